@@ -460,6 +460,14 @@ typedef struct once_event {
 ONCE_API ONCE_MUST_CHECK once_code once_emit(once_session *session, const char *tenant, const once_intent *cause,
                                              const once_event *event, char event_id[37], once_error **error);
 /*
+ * once_emit for a payload of bytes with a content type of the application's (1 to 255 characters of
+ * visible ASCII, with spaces within), such as Avro or Protobuf. payload and not_before of the event
+ * are NULL: it is published at once.
+ */
+ONCE_API ONCE_MUST_CHECK once_code once_emit_bytes(once_session *session, const char *tenant, const once_intent *cause,
+                                                   const once_event *event, once_bytes payload,
+                                                   const char *content_type, char event_id[37], once_error **error);
+/*
  * For the transaction that the caller has opened: the lock ends with it. *locked false: another
  * transaction has it.
  */

@@ -5,6 +5,7 @@ package once
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -53,11 +54,44 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 	if err != nil {
 		return "", fmt.Errorf("pgonce: the payload cannot be written as JSON: %w", err)
 	}
+	name := "emit("
+	args, err := c.eventArgs(ctx, event, string(payload))
+	if err != nil {
+		return "", err
+	}
+	if !event.NotBefore.IsZero() {
+		name, args = "emit_later($11::text::timestamptz, ", append(args, event.NotBefore.UTC().Format(time.RFC3339Nano))
+	}
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.` + name + `$1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
+    traceparent => $10::text)::text`, Args: args}, &id)
+	return id, named(err)
+}
+
+// EmitBytes is Emit for a payload of bytes with a content type of the application's, such as Avro or
+// Protobuf: 1 to 255 characters of visible ASCII. Payload and NotBefore of the event must not be set.
+func (c *Client[T]) EmitBytes(ctx context.Context, tx T, event Event, payload []byte, contentType string) (id string, err error) {
+	if event.Payload != nil || !event.NotBefore.IsZero() {
+		return "", errors.New("pgonce: EmitBytes gets its payload beside the event, and publishes at once: Payload and NotBefore must not be set")
+	}
+	if payload == nil {
+		payload = []byte{}
+	}
+	args, err := c.eventArgs(ctx, event, payload)
+	if err != nil {
+		return "", err
+	}
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.emit_bytes($1::text, $2::bytea, $11::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
+    traceparent => $10::text)::text`, Args: append(args, contentType)}, &id)
+	return id, named(err)
+}
+
+// The parameters that all events have.
+func (c *Client[T]) eventArgs(ctx context.Context, event Event, payload any) ([]any, error) {
 	var headers any
 	if event.Headers != nil {
 		text, err := json.Marshal(event.Headers)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		headers = string(text)
 	}
@@ -66,14 +100,8 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 		trace = c.options.trace(ctx)
 	}
 	of := event.cause(ctx, c.options.tenant)
-	name, args := "emit(", []any{event.Topic, string(payload), orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(of.scope), orNull(of.key),
-		headers, of.tenant, trace}
-	if !event.NotBefore.IsZero() {
-		name, args = "emit_later($11::text::timestamptz, ", append(args, event.NotBefore.UTC().Format(time.RFC3339Nano))
-	}
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.` + name + `$1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
-    traceparent => $10::text)::text`, Args: args}, &id)
-	return id, named(err)
+	return []any{event.Topic, payload, orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(of.scope), orNull(of.key),
+		headers, of.tenant, trace}, nil
 }
 
 // Receive is the inbox, in the consumer's own transaction. true: apply the message, then commit;

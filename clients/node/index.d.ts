@@ -58,6 +58,9 @@ export interface EmitOptions {
   notBefore?: Date;
 }
 
+/** An event of bytes cannot be delayed. */
+export type EmitBytesOptions = Omit<EmitOptions, 'notBefore'>;
+
 /** What an effect gets besides its transaction. */
 export interface Within {
   readonly scope: string;
@@ -66,6 +69,8 @@ export interface Within {
   readonly traceparent?: string;
   /** An event of this intent, in its transaction. Resolves to the event's id. */
   emit(topic: string, payload: unknown, options?: EmitOptions): Promise<string>;
+  /** emit, for bytes with a content type of the application's. */
+  emitBytes(topic: string, payload: Uint8Array, contentType: string, options?: EmitBytesOptions): Promise<string>;
   lock(resource: Id, options?: {waitMs?: number}): Promise<boolean>;
 }
 
@@ -178,6 +183,8 @@ export class Once {
   ): (...args: A) => Promise<T>;
   /** Within an attempt (of a middleware, run, consume or effect) the event is that intent's. */
   emit(tx: PoolClient, topic: string, payload: unknown, options?: EmitOptions): Promise<string>;
+  /** emit, for bytes with a content type of the application's: 1 to 255 characters of visible ASCII, with spaces within. */
+  emitBytes(tx: PoolClient, topic: string, payload: Uint8Array, contentType: string, options?: EmitBytesOptions): Promise<string>;
   /** In the consumer's own transaction. */
   receive(tx: PoolClient, consumer: string, message: Id, payload: Request, options?: {tenant?: Id; traceparent?: string}): Promise<'process' | 'duplicate'>;
   /** receive, the effect and COMMIT. */

@@ -99,6 +99,7 @@ class Once {
     return {
       scope, key, tenant, traceparent: intent.traceparent,
       emit: (topic, payload, options) => this.emit(tx, topic, payload, options),
+      emitBytes: (topic, payload, contentType, options) => this.emitBytes(tx, topic, payload, contentType, options),
       lock: (resource, options) => this.lock(tx, resource, options),
     };
   }
@@ -157,10 +158,20 @@ class Once {
 
   /** In the transaction of tx, of the intent in whose attempt this is, unless scope and key say otherwise. Resolves to the event's id. */
   async emit(tx, topic, payload, options = {}) {
+    return within(tx, contract.emit(topic, payload, this.#caused(tx, options)));
+  }
+
+  /** As emit; the payload is bytes with a content type of the application's, such as Avro or Protobuf. */
+  async emitBytes(tx, topic, payload, contentType, options = {}) {
+    return within(tx, contract.emitBytes(topic, payload, contentType, this.#caused(tx, options)));
+  }
+
+  /** The options of an event, with whose it is. */
+  #caused(tx, options) {
     const caused = intentOf(tx) ?? working.getStore();
     const or = (name) => (options[name] === undefined ? caused?.[name] : options[name]);
     const by = {scope: or('scope'), key: or('key'), tenant: or('tenant') ?? this.#tenant, traceparent: options.traceparent ?? traceparent()};
-    return within(tx, contract.emit(topic, payload, {...options, ...by}));
+    return {...options, ...by};
   }
 
   /** In the consumer's own transaction: 'process' or 'duplicate'. */

@@ -253,29 +253,23 @@ once_code once_receive(once_session *session, const char *tenant, const char *co
 	return once_receive_intent(session, &message, fingerprint, process, error);
 }
 
-once_code once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event,
-                    char event_id[37], once_error **error)
+/* What all events have. */
+static void add_event(call *call, const char *tenant, const once_intent *cause, const once_event *event)
 {
-	if (session == NULL || event == NULL || event_id == NULL) {
-		return error_usage(error, "session, event and event_id must not be NULL");
-	}
-	call call;
+	call_add_text(call, event->aggregate_type);
+	call_add_text(call, event->aggregate_id);
+	call_add_text(call, event->event_type);
+	call_add_text(call, cause == NULL ? NULL : cause->scope);
+	call_add_text(call, cause == NULL ? NULL : cause->key);
+	call_add_text(call, event->headers);
+	add_tenant(call, tenant);
+	call_add_trace(call, event->traceparent);
+}
+
+static once_code run_for_event_id(once_session *session, call *call, char event_id[37], once_error **error)
+{
 	PGresult *result;
-	call_start(&call, event->not_before == NULL ? SQL_EMIT : SQL_EMIT_LATER);
-	call_add_text(&call, event->topic);
-	call_add_text(&call, event->payload);
-	call_add_text(&call, event->aggregate_type);
-	call_add_text(&call, event->aggregate_id);
-	call_add_text(&call, event->event_type);
-	call_add_text(&call, cause == NULL ? NULL : cause->scope);
-	call_add_text(&call, cause == NULL ? NULL : cause->key);
-	call_add_text(&call, event->headers);
-	add_tenant(&call, tenant);
-	call_add_trace(&call, event->traceparent);
-	if (event->not_before != NULL) {
-		call_add_text(&call, event->not_before);
-	}
-	once_code code = call_run(session, &call, &result, error);
+	once_code code = call_run(session, call, &result, error);
 	if (code != ONCE_OK) {
 		return code;
 	}
@@ -287,6 +281,41 @@ once_code once_emit(once_session *session, const char *tenant, const once_intent
 	memcpy(event_id, PQgetvalue(result, 0, 0), 37);
 	PQclear(result);
 	return ONCE_OK;
+}
+
+once_code once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event,
+                    char event_id[37], once_error **error)
+{
+	if (session == NULL || event == NULL || event_id == NULL) {
+		return error_usage(error, "session, event and event_id must not be NULL");
+	}
+	call call;
+	call_start(&call, event->not_before == NULL ? SQL_EMIT : SQL_EMIT_LATER);
+	call_add_text(&call, event->topic);
+	call_add_text(&call, event->payload);
+	add_event(&call, tenant, cause, event);
+	if (event->not_before != NULL) {
+		call_add_text(&call, event->not_before);
+	}
+	return run_for_event_id(session, &call, event_id, error);
+}
+
+once_code once_emit_bytes(once_session *session, const char *tenant, const once_intent *cause, const once_event *event,
+                          once_bytes payload, const char *content_type, char event_id[37], once_error **error)
+{
+	if (session == NULL || event == NULL || event_id == NULL) {
+		return error_usage(error, "session, event and event_id must not be NULL");
+	}
+	if (event->payload != NULL || event->not_before != NULL) {
+		return error_usage(error, "payload and not_before of an event of bytes must be NULL");
+	}
+	call call;
+	call_start(&call, SQL_EMIT_BYTES);
+	call_add_text(&call, event->topic);
+	call_add_bytes(&call, payload);
+	add_event(&call, tenant, cause, event);
+	call_add_text(&call, content_type);
+	return run_for_event_id(session, &call, event_id, error);
 }
 
 once_code once_try_lock(once_session *session, const char *resource, bool *locked, once_error **error)

@@ -118,6 +118,10 @@ class Plain:
             elif "emit" in each:
                 names = {name: json.dumps(value) if name in ("payload", "headers") else value for name, value in each["emit"].items()}
                 cursor.execute(f"SELECT once.emit({', '.join(f'{name} => %s' for name in names)})", list(names.values()))
+            elif "emit_bytes" in each:
+                names = {name: json.dumps(value) if name == "headers" else value for name, value in each["emit_bytes"].items()}
+                names["payload"] = bytes_of({"base64": names.pop("base64")})
+                cursor.execute(f"SELECT once.emit_bytes({', '.join(f'{name} => %s' for name in names)})", list(names.values()))
             elif "lock" in each:
                 cursor.execute("SELECT once.lock(%s, %s * interval '1 millisecond')", (each["lock"]["resource"], each["lock"]["wait_ms"]))
                 assert cursor.fetchone()[0] is each["is"]

@@ -364,6 +364,41 @@ static void a_batch_answers_each_element_in_order_and_spoils_none(void **state)
 	once_answers_free(answers);
 }
 
+static void emit_bytes_works(void)
+{
+	unsigned char all[256];
+	for (size_t i = 0; i < sizeof all; i++) {
+		all[i] = (unsigned char)i;
+	}
+	once_error *error = NULL;
+	char first[37], second[37];
+	const once_intent cause = {.scope = "c", .key = "bytes"};
+	const once_event event = {
+	    .topic = "encoded", .aggregate_type = "order", .aggregate_id = "1", .headers = "{\"h\": \"1\"}"};
+	once_bytes payload = {.data = all, .length = sizeof all};
+	assert_ok(once_emit_bytes(session, NULL, &cause, &event, payload, "application/avro", first, &error), error);
+	assert_ok(once_emit_bytes(session, NULL, &cause, &event, payload, "application/avro", second, &error), error);
+	assert_string_equal(first, second);
+	payload.length--;
+	assert_code(ONCE_EVENT_MISMATCH,
+	            once_emit_bytes(session, NULL, &cause, &event, payload, "application/avro", second, &error), error);
+	assert_code(ONCE_DATABASE, once_emit_bytes(session, NULL, NULL, &event, payload, NULL, second, &error), error);
+	assert_code(ONCE_DATABASE,
+	            once_emit_bytes(session, NULL, NULL, &event, (once_bytes){0}, "application/avro", second, &error),
+	            error);
+	PGresult *stored = PQexec(
+	    once_session_connection(session),
+	    "SELECT event_id, content_type, payload_bytes = (SELECT string_agg(set_byte('\\x00', 0, n), '' ORDER BY n) "
+	    "FROM generate_series(0, 255) AS n), aggregate_id, headers->>'h' FROM once.outbox WHERE key = 'bytes'");
+	assert_int_equal(1, PQntuples(stored));
+	assert_string_equal(first, PQgetvalue(stored, 0, 0));
+	assert_string_equal("application/avro", PQgetvalue(stored, 0, 1));
+	assert_string_equal("t", PQgetvalue(stored, 0, 2));
+	assert_string_equal("1", PQgetvalue(stored, 0, 3));
+	assert_string_equal("1", PQgetvalue(stored, 0, 4));
+	PQclear(stored);
+}
+
 static void messages_events_and_locks_work(void **state)
 {
 	(void)state;
@@ -411,6 +446,7 @@ static void messages_events_and_locks_work(void **state)
 	assert_string_equal("t", PQgetvalue(held, 0, 2));
 	assert_string_equal("t", PQgetvalue(held, 0, 3));
 	PQclear(held);
+	emit_bytes_works();
 	once_session *another = open_session();
 	run_sql(session, "BEGIN");
 	assert_ok(once_try_lock(session, "resource", &flag, &error), error);

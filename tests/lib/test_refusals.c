@@ -59,6 +59,8 @@ CALL(story, once_story(on, of, &out->story, error))
 CALL(receive_intent, once_receive_intent(on, of, &print, &out->flag, error))
 CALL(receive, once_receive(on, NULL, "consumer", "message", &print, &out->flag, error))
 CALL(emit, once_emit(on, NULL, of, &(once_event){.topic = "t", .payload = "{}"}, out->event_id, error))
+CALL(emit_bytes, once_emit_bytes(on, NULL, of, &(once_event){.topic = "t"}, (once_bytes){.data = "", .length = 0},
+                                 "a/b", out->event_id, error))
 CALL(try_lock, once_try_lock(on, "resource", &out->flag, error))
 CALL(lock, once_lock(on, "resource", 10, &out->flag, error))
 CALL(claim_many, once_claim_many(on, NULL, 1, of, &print, NULL, 0, 0, &out->answers, error))
@@ -96,6 +98,7 @@ static const refusable calls[] = {
     {"receive_intent", receive_intent, true, true},
     {"receive", receive, false, true},
     {"emit", emit, false, false},
+    {"emit_bytes", emit_bytes, false, false},
     {"try_lock", try_lock, false, true},
     {"lock", lock, false, true},
     {"claim_many", claim_many, true, false},
@@ -188,6 +191,12 @@ static void each_function_refuses_what_else_it_needs_and_does_not_get(void **sta
 	assert_code(ONCE_USAGE, once_receive_intent(session, &intent, &print, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_emit(session, NULL, NULL, NULL, id, &error), error);
 	assert_code(ONCE_USAGE, once_emit(session, NULL, NULL, &event, NULL, &error), error);
+	const once_event later = {.topic = "t", .not_before = "2090-10-29 02:30+01"}, plain = {.topic = "t"};
+	const once_bytes payload = {.data = "", .length = 0};
+	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, NULL, payload, "a/b", id, &error), error);
+	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, &plain, payload, "a/b", NULL, &error), error);
+	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, &event, payload, "a/b", id, &error), error);
+	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, &later, payload, "a/b", id, &error), error);
 	assert_code(ONCE_USAGE, once_try_lock(session, "r", NULL, &error), error);
 	assert_code(ONCE_USAGE, once_lock(session, "r", 0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_claim_many(session, NULL, 1, &intent, NULL, NULL, 0, 0, &answers, &error), error);
@@ -331,6 +340,7 @@ static const strange forms[] = {
     {"peek", "peek", PEEK_ROW, "SELECT 'absent', " RESULT_PEEK " WHERE false", ONCE_CONTRACT},
     {"emit", "emit", "SETOF uuid", "SELECT gen_random_uuid() WHERE false", ONCE_CONTRACT},
     {"emit", "emit", "text", "SELECT 'short'", ONCE_CONTRACT},
+    {"emit_bytes", "emit_bytes", "text", "SELECT 'short'", ONCE_CONTRACT},
     {"fingerprint_bytes", "salt", "bytea", "SELECT 'short'::bytea", ONCE_CONTRACT},
     {"fingerprint_request", "salt", "bytea", "SELECT 'short'::bytea", ONCE_CONTRACT},
     {"try_lock", "try_lock", "void", "SELECT", ONCE_OK},

@@ -221,10 +221,20 @@ function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key
       nameOf(scope, 'scope'), nameOf(key, 'key'), headers === undefined ? null : JSON.stringify(headers), nameOf(tenant, 'tenant'), text(traceparent), ...when]];
 }
 
+/** Bytes as they are: a string would be encoded by guess. Delayed events are JSON's. */
+function emitBytes(topic, payload, contentType, {aggregateType, aggregateId, eventType, scope, key, headers, tenant, traceparent, notBefore}) {
+  if (!bytes(payload)) throw new TypeError('pgonce: the payload of emitBytes is a Buffer or another Uint8Array');
+  if (typeof contentType !== 'string') throw new TypeError('pgonce: contentType is a string, such as application/x-protobuf');
+  if (notBefore !== undefined) throw new TypeError('pgonce: notBefore is for emit: an event of bytes is published at once');
+  return ['SELECT once.emit_bytes($1::text, $2::bytea, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::jsonb, $10::text, $11::text)',
+    [nameOf(topic, 'topic'), bytes(payload), contentType, nameOf(aggregateType, 'aggregateType'), nameOf(aggregateId, 'aggregateId'), nameOf(eventType, 'eventType'),
+      nameOf(scope, 'scope'), nameOf(key, 'key'), headers === undefined ? null : JSON.stringify(headers), nameOf(tenant, 'tenant'), text(traceparent)]];
+}
+
 const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [nameOf(resource, 'resource'), String(waitMs)]];
 
 module.exports = {
-  UNSAID, begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
+  UNSAID, begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, emitBytes, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
   RESET_ROLE: ['RESET ROLE'],
   SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],

@@ -62,6 +62,9 @@ class Calls {
       } else if (each.emit) {
         const {topic, payload, aggregate_type: aggregateType, aggregate_id: aggregateId, event_type: eventType, ...more} = each.emit;
         await this.once.emit(tx, topic, payload, {aggregateType, aggregateId, eventType, ...more});
+      } else if (each.emit_bytes) {
+        const {topic, base64, content_type: contentType, aggregate_type: aggregateType, aggregate_id: aggregateId, event_type: eventType, ...more} = each.emit_bytes;
+        await this.once.emitBytes(tx, topic, Buffer.from(base64, 'base64'), contentType, {aggregateType, aggregateId, eventType, ...more});
       } else if (each.lock) {
         assert.equal(await this.once.lock(tx, each.lock.resource, {waitMs: each.lock.wait_ms}), each.is);
       } else {

@@ -283,6 +283,23 @@ test('a delayed event is held until then, and an invalid time is refused', async
   assert.deepEqual(await eventOf(`${key} later`), []);
 });
 
+test('an event of bytes is the intent\'s, and what is no bytes is refused before anything is sent', async () => {
+  const all = Uint8Array.from({length: 256}, (_, n) => n);
+  await once.run('orders', key, {}, async (tx, {emitBytes}) => {
+    await emitBytes(`${key} view`, all.subarray(128), 'application/avro', {headers: {region: 'eu'}});
+    await once.emitBytes(tx, `${key} none`, Buffer.from(all), 'application/avro', {scope: null, key: null});
+    for (const [wrong, type, options, words] of [['text', 'a/b', {}, /a Buffer or another Uint8Array/], [[1], 'a/b', {}, /a Buffer or another Uint8Array/], [all.buffer, 'a/b', {}, /a Buffer or another Uint8Array/],
+      [all, undefined, {}, /contentType is a string/], [all, 'a/b', {notBefore: new Date()}, /notBefore is for emit/]]) {
+      await assert.rejects(emitBytes(`${key} wrong`, wrong, type, options), words);
+    }
+  }, {tenant: 'acme'});
+  const {rows} = await pool.query('SELECT topic, tenant, scope, key, payload_bytes, content_type, headers FROM once.outbox WHERE topic LIKE $1 ORDER BY topic', [`${key} %`]);
+  assert.deepEqual(rows, [
+    {topic: `${key} none`, tenant: 'acme', scope: null, key: null, payload_bytes: Buffer.from(all), content_type: 'application/avro', headers: null},
+    {topic: `${key} view`, tenant: 'acme', scope: 'orders', key, payload_bytes: Buffer.from(all.subarray(128)), content_type: 'application/avro', headers: {region: 'eu'}},
+  ]);
+});
+
 const eventOf = async (topic) => (await pool.query('SELECT tenant, scope, key FROM once.outbox WHERE topic = $1', [topic])).rows;
 
 test('an event is of the intent in whose attempt it is emitted, by each way to emit one', async () => {

@@ -11,9 +11,14 @@ const pool = new Pool();
 const once = new Once(pool, {tenant: 7, logger: console});
 
 export async function all(): Promise<void> {
-  const result = await once.run('orders', 'cart-7', {cart: 7}, async (tx, {emit}) => {
+  const result = await once.run('orders', 'cart-7', {cart: 7}, async (tx, {emit, emitBytes}) => {
     const {rows} = await tx.query('INSERT INTO orders (cart) VALUES ($1) RETURNING id', [7]);
     await emit('order.placed', {order: rows[0].id}, {aggregateType: 'order', aggregateId: '7'});
+    await emitBytes('order.encoded', new Uint8Array(1), 'application/avro', {aggregateId: 7n});
+    // @ts-expect-error a string would be encoded by guess
+    await emitBytes('order.encoded', 'text', 'text/plain').catch(() => {});
+    // @ts-expect-error an event of bytes cannot be delayed
+    await once.emitBytes(tx, 'order.encoded', Buffer.alloc(1), 'application/avro', {notBefore: new Date()}).catch(() => {});
     if (rows.length === 0) throw new Failed('no_stock', 'no stock', {status: 409});
     return {status: 201, body: {order: rows[0].id}};
   }, {isolation: 'serializable', waitMs: 100});

@@ -74,6 +74,25 @@ def test_a_delayed_event_is_held_until_then(door):
     assert held == [("of.later", "42", "events", "later-1", '{"n": 1}', int(at.timestamp()))]
 
 
+@pytest.mark.parametrize("given", [bytes, bytearray, memoryview])
+def test_an_event_of_bytes_is_of_its_intent_and_has_each_byte(door, given):
+    topic, everything = f"of.{given.__name__}", bytes(range(256))
+
+    def work(tx):
+        yield door.within("emit_bytes", tx, topic, given(everything), "application/x-protobuf", headers={"region": "eu"})
+
+    door.run("events", topic, 1, effect(door, work), tenant="acme")
+    stored = door.db.rows("SELECT tenant, scope, key, payload_bytes, content_type, headers FROM once.outbox WHERE topic = %s", topic)
+    assert [(*row[:3], bytes(row[3]), *row[4:]) for row in stored] == [("acme", "events", topic, everything, "application/x-protobuf", {"region": "eu"})]
+
+
+@pytest.mark.parametrize("payload, content_type", [("text", "text/plain"), ([1], "a/b"), (None, "a/b"), (b"", None), (b"", b"a/b")])
+def test_what_is_no_bytes_is_not_encoded_by_guess(door, payload, content_type):
+    with pytest.raises(pgonce.errors.UsageError):
+        door.run("events", "bytes-2", 1, effect(door, lambda tx: [door.within("emit_bytes", tx, "of.no.bytes", payload, content_type)]))
+    assert event(door.db, "of.no.bytes") == []
+
+
 @pytest.mark.parametrize("wrong", [datetime.datetime(2090, 10, 29), "2090-10-29", 7])
 def test_a_time_without_a_zone_delays_nothing(door, wrong):
     with pytest.raises(pgonce.errors.UsageError):

@@ -77,6 +77,10 @@ class Runner:
             if "emit" in action:
                 given = dict(action["emit"])
                 return door.within("emit", tx, given.pop("topic"), given.pop("payload"), **given)
+            if "emit_bytes" in action:
+                given = dict(action["emit_bytes"])
+                payload = base64.b64decode(given.pop("base64"))
+                return door.within("emit_bytes", tx, given.pop("topic"), payload, given.pop("content_type"), **given)
             if "lock" in action:
                 return door.within("lock", tx, action["lock"]["resource"], wait=action["lock"]["wait_ms"] / 1000)
             return door.execute(tx, action["swallow"])

@@ -82,18 +82,31 @@ func (a answer) made() once.Answer {
 	return made
 }
 
-type todo struct {
-	SQL     string
-	Swallow string
-	Emit    *struct {
-		Topic         string
-		Payload       json.RawMessage
-		AggregateType string `json:"aggregate_type"`
-		AggregateID   string `json:"aggregate_id"`
+type emission struct {
+	Topic         string
+	Payload       json.RawMessage
+	Base64        []byte
+	ContentType   string `json:"content_type"`
+	AggregateType string `json:"aggregate_type"`
+	AggregateID   string `json:"aggregate_id"`
 
-		Scope, Key, Tenant string
+	Scope, Key, Tenant string
+}
+
+func (e emission) event() once.Event {
+	event := once.Event{Topic: e.Topic, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Scope: e.Scope, Key: e.Key, Tenant: e.Tenant}
+	if e.Payload != nil {
+		event.Payload = e.Payload
 	}
-	Lock *struct {
+	return event
+}
+
+type todo struct {
+	SQL       string
+	Swallow   string
+	Emit      *emission
+	EmitBytes *emission `json:"emit_bytes"`
+	Lock      *struct {
 		Resource string
 		WaitMs   int `json:"wait_ms"`
 	}
@@ -304,8 +317,9 @@ func (r *runner[T]) do(ctx context.Context, tx T, s step) (once.Answer, error) {
 		case each.Swallow != "":
 			_ = r.exec(ctx, tx, each.Swallow)
 		case each.Emit != nil:
-			_, err = r.client.Emit(ctx, tx, once.Event{Topic: each.Emit.Topic, Payload: each.Emit.Payload, AggregateType: each.Emit.AggregateType,
-				AggregateID: each.Emit.AggregateID, Scope: each.Emit.Scope, Key: each.Emit.Key, Tenant: each.Emit.Tenant})
+			_, err = r.client.Emit(ctx, tx, each.Emit.event())
+		case each.EmitBytes != nil:
+			_, err = r.client.EmitBytes(ctx, tx, each.EmitBytes.event(), each.EmitBytes.Base64, each.EmitBytes.ContentType)
 		case each.Lock != nil:
 			var taken bool
 			taken, err = r.client.Lock(ctx, tx, each.Lock.Resource, time.Duration(each.Lock.WaitMs)*time.Millisecond)

@@ -3,6 +3,7 @@
 package suite
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -161,5 +162,47 @@ func delayed[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 		WHERE d.topic = 'later' AND d.payload = '7' AND d.tenant = 'acme' AND d.scope = 'orders' AND d.key = 'run'`).Scan(&held, &published)
 	if err != nil || !held.Equal(when) || published {
 		t.Error(err, held, published)
+	}
+}
+
+func TestAnEventOfBytesIsOfItsIntentAndHasEachByte(t *testing.T) {
+	both(t, func(t *testing.T) { encoded(t, newPgx) }, func(t *testing.T) { encoded(t, newSQL) })
+}
+
+func encoded[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	at := newDatabase(t)
+	pool := owner(t, at)
+	db := connect(t, at.URL)
+	all := make([]byte, 256)
+	for n := range all {
+		all[n] = byte(n)
+	}
+	_, err := db.Run(context.Background(), "orders", "run", 1, func(ctx context.Context, tx T) (once.Answer, error) {
+		for topic, payload := range map[string][]byte{"all": all, "empty": nil} {
+			if _, err := db.EmitBytes(ctx, tx, once.Event{Topic: topic, Headers: map[string]string{"region": "eu"}}, payload, "application/avro"); err != nil {
+				return once.Answer{}, err
+			}
+		}
+		for _, wrong := range []once.Event{{Topic: "wrong", Payload: 7}, {Topic: "wrong", NotBefore: time.Now()}} {
+			if _, err := db.EmitBytes(ctx, tx, wrong, all, "application/avro"); err == nil || !strings.Contains(err.Error(), "must not be set") {
+				t.Error(err)
+			}
+		}
+		return once.Text(201, ""), nil
+	}, once.Tenant("acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for topic, want := range map[string][]byte{"all": all, "empty": {}} {
+		var stored []byte
+		err = pool.QueryRow(context.Background(), `SELECT payload_bytes FROM once.outbox WHERE topic = $1 AND content_type = 'application/avro'
+			AND headers = '{"region": "eu"}' AND tenant = 'acme' AND scope = 'orders' AND key = 'run'`, topic).Scan(&stored)
+		if err != nil || !bytes.Equal(stored, want) {
+			t.Error(topic, err, stored)
+		}
+	}
+	var count int
+	if err := pool.QueryRow(context.Background(), `SELECT count(*) FROM once.outbox`).Scan(&count); err != nil || count != 2 {
+		t.Error(err, count)
 	}
 }

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce makes retries harmless: one durable effect and one answer for each key, in your own PostgreSQL.
 
-run, claim, emit, receive, consume, lock and Once block; pgonce.aio has the same for asyncio. Middleware: pgonce.asgi,
+run, claim, emit, emit_bytes, receive, consume, lock and Once block; pgonce.aio has the same for asyncio. Middleware: pgonce.asgi,
 pgonce.django, pgonce.flask. Errors: pgonce.errors."""
 
 from .answer import Answer, HttpRequest, Outcome
-from .client import Claim, Once, claim, consume, current_claim, emit, lock, receive, run
+from .client import Claim, Once, claim, consume, current_claim, emit, emit_bytes, lock, receive, run
 from .errors import (
     Active, AlreadyFinished, AlreadyStarted, AnotherFingerprint, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure,
     InDoubt, KeyMalformed, LeaseLost, MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, PoolFull, Refused,
@@ -18,5 +18,5 @@ __all__ = [
     "EventMismatch", "Expired", "FinalFailure", "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch",
     "NotDone", "NotStarted", "Once", "OnceError", "Outcome", "OutcomeUnknown", "PartitionMissing", "PoolFull", "Refused",
     "ResolutionRefused", "ScopeRequired", "SwallowedError", "TimedOut", "TooLarge", "Unfinished", "UnknownState", "UsageError", "claim", "consume",
-    "current_claim", "emit", "lock", "receive", "run",
+    "current_claim", "emit", "emit_bytes", "lock", "receive", "run",
 ]  # fmt: skip

@@ -125,6 +125,9 @@ EMIT = (
 # The arguments of EMIT, and when.
 EMIT_LATER = EMIT.replace("once.emit(", "once.emit_later(CAST(CAST($11 AS text) AS timestamptz), ")
 
+# The arguments of EMIT, the payload as bytes, and its content type.
+EMIT_BYTES = EMIT.replace("once.emit(", "once.emit_bytes(").replace("CAST(CAST($2 AS text) AS jsonb)", "CAST($2 AS bytea), CAST($11 AS text)")
+
 # consumer, message id, traceparent
 RECEIVE = {
     kind: f"SELECT s.verdict FROM {call} AS f(print), "

@@ -16,7 +16,7 @@ from ._drivers import connection_of, is_asynchronous, source_of
 from ._io import Steps, drive_async, shielded
 from ._trouble import AUTOCOMMIT
 from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of
-from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, says_what_was_done, value_of, when_of
+from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, bytes_of, emit_arguments, message_of, says_what_was_done, value_of, when_of
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
@@ -190,9 +190,33 @@ async def emit(
     statement, when = when_of(not_before)
     connection = await _own(tx)
     arguments = emit_arguments(
-        connection.tx, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+        connection.tx, topic, dumps(payload), aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
     )
     return str(await drive_async(_core.within(connection, statement, [*arguments, *when])))
+
+
+async def emit_bytes(
+    tx: Any,
+    topic: str,
+    payload: Union[bytes, bytearray, memoryview],
+    content_type: str,
+    *,
+    aggregate_type: Optional[str] = None,
+    aggregate_id: Optional[Id] = None,
+    event_type: Optional[str] = None,
+    scope: Optional[str] = OF_ATTEMPT,
+    key: Optional[Id] = OF_ATTEMPT,
+    headers: Optional[Dict[str, Any]] = None,
+    tenant: Id = OF_ATTEMPT,
+    traceparent: Optional[str] = None,
+) -> str:
+    """As pgonce.emit_bytes."""
+    written = bytes_of(payload, content_type)
+    connection = await _own(tx)
+    arguments = emit_arguments(
+        connection.tx, topic, written, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+    )
+    return str(await drive_async(_core.within(connection, _sql.EMIT_BYTES, [*arguments, content_type])))
 
 
 async def receive(

@@ -275,7 +275,7 @@ OF_ATTEMPT: Any = object()
 
 
 def emit_arguments(
-    tx: Any, topic: Any, payload: Any, aggregate_type: Any, aggregate_id: Any, event_type: Any, scope: Any, key: Any, headers: Any,
+    tx: Any, topic: Any, written: Union[str, bytes], aggregate_type: Any, aggregate_id: Any, event_type: Any, scope: Any, key: Any, headers: Any,
     tenant: Any, traceparent: Any,
 ) -> List[Any]:  # fmt: skip
     claim = _current.get()
@@ -288,7 +288,7 @@ def emit_arguments(
         tenant = cause.tenant if cause is not None else ""
     headers = None if headers is None else dumps(headers)
     return [
-        name_of(topic, "topic"), dumps(payload), name_of(aggregate_type, "aggregate_type"), name_of(aggregate_id, "aggregate_id"),
+        name_of(topic, "topic"), written, name_of(aggregate_type, "aggregate_type"), name_of(aggregate_id, "aggregate_id"),
         name_of(event_type, "event_type"), name_of(scope, "scope"), name_of(key, "key"), headers, name_of(tenant, "tenant"), traceparent,
     ]  # fmt: skip
 
@@ -333,9 +333,42 @@ def emit(
     statement, when = when_of(not_before)
     connection = _own(tx)
     arguments = emit_arguments(
-        connection.tx, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+        connection.tx, topic, dumps(payload), aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
     )
     return str(drive(_core.within(connection, statement, [*arguments, *when])))
+
+
+def bytes_of(payload: Any, content_type: Any) -> bytes:
+    """A str would be encoded by guess."""
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise errors.UsageError(f"the payload of emit_bytes is bytes, a bytearray or a memoryview, not {type(payload).__name__}")
+    if not isinstance(content_type, str):
+        raise errors.UsageError("content_type is a str, such as application/x-protobuf")
+    return bytes(payload)
+
+
+def emit_bytes(
+    tx: Any,
+    topic: str,
+    payload: Union[bytes, bytearray, memoryview],
+    content_type: str,
+    *,
+    aggregate_type: Optional[str] = None,
+    aggregate_id: Optional[Id] = None,
+    event_type: Optional[str] = None,
+    scope: Optional[str] = OF_ATTEMPT,
+    key: Optional[Id] = OF_ATTEMPT,
+    headers: Optional[Dict[str, Any]] = None,
+    tenant: Id = OF_ATTEMPT,
+    traceparent: Optional[str] = None,
+) -> str:
+    """As emit; the payload is bytes with a content type of the application's, such as Avro or Protobuf: 1 to 255 characters of visible ASCII."""
+    written = bytes_of(payload, content_type)
+    connection = _own(tx)
+    arguments = emit_arguments(
+        connection.tx, topic, written, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+    )
+    return str(drive(_core.within(connection, _sql.EMIT_BYTES, [*arguments, content_type])))
 
 
 def receive(

@@ -8,7 +8,7 @@ import java.util.Objects;
  * An event for the outbox.
  *
  * @param topic where it goes
- * @param payload a JSON text
+ * @param payload a JSON text; null: it is given to {@link Tx#emitBytes}
  * @param aggregateType what it is about, or null
  * @param aggregateId which one; events of one aggregate are published in order; or null
  * @param type the topic where it is null. An intent emits one event of a type
@@ -31,10 +31,10 @@ public record Event(String topic, String payload, String aggregateType, String a
     }
 
     /**
-     * Checks that there are a topic and a payload.
+     * Checks that there is a topic.
      *
      * @param topic where it goes
-     * @param payload a JSON text
+     * @param payload a JSON text; null: it is given to {@link Tx#emitBytes}
      * @param aggregateType what it is about, or null
      * @param aggregateId which one, or null
      * @param type the topic where it is null
@@ -44,7 +44,6 @@ public record Event(String topic, String payload, String aggregateType, String a
      */
     public Event {
         Objects.requireNonNull(topic, "topic");
-        Objects.requireNonNull(payload, "payload");
     }
 
     /**
@@ -84,7 +83,17 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return the event
      */
     public static Event of(String topic, String payload) {
-        return new Event(topic, payload, null, null, null, null, null, null);
+        return new Event(topic, Objects.requireNonNull(payload, "payload"), null, null, null, null, null, null);
+    }
+
+    /**
+     * An event whose payload is bytes, which {@link Tx#emitBytes} gets beside it.
+     *
+     * @param topic where it goes
+     * @return the event
+     */
+    public static Event ofBytes(String topic) {
+        return new Event(topic, null, null, null, null, null, null, null);
     }
 
     /**

@@ -44,6 +44,7 @@ final class Sql {
         + "?::jsonb, ?::bytea, ?::jsonb, ?::text)";
     private static final String RENEW = "SELECT once.renew(?::text, ?::text, ?::integer, make_interval(secs => ?::double precision), ?::text)";
     private static final String RELEASE = "SELECT once.release(?::text, ?::text, ?::integer, ?::text)";
+    private static final String EMIT_BYTES = "SELECT once.emit_bytes(?::text, ?::bytea, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
     private static final String EMIT = "SELECT once.%s?::text, ?::jsonb, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
     private static final String RECEIVE = "SELECT once.receive(?::text, ?::text, %s, ?::text, ?::text)";
 
@@ -258,6 +259,17 @@ final class Sql {
             }
             setAll(statement, isLater ? 2 : 1, event.topic(), event.payload(), event.aggregateType(), event.aggregateId(), event.type(),
                 intent == null ? null : intent.scope, intent == null ? null : intent.key, event.headers(), tenant, traceparent);
+            return first(statement).getObject(1, UUID.class);
+        }
+    }
+
+    static UUID emitBytes(Connection connection, Event event, byte[] payload, String contentType, Name intent, String tenant, String traceparent)
+        throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(EMIT_BYTES)) {
+            statement.setString(1, event.topic());
+            statement.setBytes(2, payload);
+            setAll(statement, 3, contentType, event.aggregateType(), event.aggregateId(), event.type(), intent == null ? null : intent.scope,
+                intent == null ? null : intent.key, event.headers(), tenant, traceparent);
             return first(statement).getObject(1, UUID.class);
         }
     }

@@ -90,16 +90,47 @@ public final class Tx {
      * @return the event's id
      */
     public UUID emit(Event event) {
+        Objects.requireNonNull(event.payload(), "payload");
         refuseAutoCommit(connection);
         try {
-            Event.Cause said = event.cause();
-            Sql.Name running = cause();
-            Sql.Name cause = said == null ? running : said.scope() == null ? null : new Sql.Name(said.tenant(), said.scope(), said.key());
-            String owner = said != null && said.tenant() != null ? said.tenant() : running == null ? tenant() : running.tenant();
-            return Sql.emit(connection, event, cause, owner, traceparent);
+            return Sql.emit(connection, event, causeOf(event), ownerOf(event), traceparent);
         } catch (SQLException failure) {
             throw failed(failure);
         }
+    }
+
+    /**
+     * As {@link #emit(Event)}, for a payload of bytes with a content type of the application's, such as Avro or Protobuf.
+     *
+     * @param event of {@link Event#ofBytes}: it has no payload of its own, and is published at once
+     * @param payload as it is sent
+     * @param contentType 1 to 255 characters of visible ASCII
+     * @return the event's id
+     */
+    public UUID emitBytes(Event event, byte[] payload, String contentType) {
+        if (event.payload() != null || event.notBefore() != null) {
+            throw new IllegalArgumentException("emitBytes gets its payload beside the event, and publishes at once: take Event.ofBytes, without notBefore");
+        }
+        Objects.requireNonNull(payload, "payload");
+        Objects.requireNonNull(contentType, "contentType");
+        refuseAutoCommit(connection);
+        try {
+            return Sql.emitBytes(connection, event, payload, contentType, causeOf(event), ownerOf(event), traceparent);
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /** The intent that an event is of; null: none. */
+    private Sql.Name causeOf(Event event) {
+        Event.Cause said = event.cause();
+        return said == null ? cause() : said.scope() == null ? null : new Sql.Name(said.tenant(), said.scope(), said.key());
+    }
+
+    private String ownerOf(Event event) {
+        Event.Cause said = event.cause();
+        Sql.Name running = cause();
+        return said != null && said.tenant() != null ? said.tenant() : running == null ? tenant() : running.tenant();
     }
 
     private String tenant() {

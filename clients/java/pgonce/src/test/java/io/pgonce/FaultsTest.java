@@ -805,6 +805,29 @@ class FaultsTest {
         }
     }
 
+    @Test
+    void anEventOfBytesIsOfItsIntentAndHasEachByte() throws Exception {
+        byte[] all = new byte[256];
+        for (int n = 0; n < all.length; n++) {
+            all[n] = (byte) n;
+        }
+        try (Server own = new Server()) {
+            Once once = Once.over(Server.plain(own.url())).tenant("acme");
+            once.run("orders", "run", REQUEST, tx -> {
+                Event event = Event.ofBytes("encoded").about("order", "7");
+                tx.emitBytes(event, all, "application/avro");
+                assertThrows(NullPointerException.class, () -> tx.emit(event));
+                assertThrows(NullPointerException.class, () -> tx.emitBytes(event, null, "application/avro"));
+                assertThrows(NullPointerException.class, () -> tx.emitBytes(event, all, null));
+                assertThrows(IllegalArgumentException.class, () -> tx.emitBytes(Event.of("wrong", "7"), all, "application/avro"));
+                assertThrows(IllegalArgumentException.class, () -> tx.emitBytes(event.notBefore(java.time.Instant.now()), all, "application/avro"));
+                return Answer.of(201);
+            });
+            assertEquals(List.of(List.of("encoded encoded application/avro order 7 acme orders run " + java.util.HexFormat.of().formatHex(all))),
+                own.rows("SELECT concat_ws(' ', topic, event_type, content_type, aggregate_type, aggregate_id, tenant, scope, key, encode(payload_bytes, 'hex')) FROM once.outbox"));
+        }
+    }
+
     private static void within(DataSource source, Once once, Tx.Apply<SQLException> work) throws SQLException {
         try (Connection connection = source.getConnection()) {
             connection.setAutoCommit(false);

@@ -116,14 +116,20 @@ public final class SqlCase implements AutoCloseable {
         return answer.result(said.path("result_type").asText(null), said.path("result_id").asText(null));
     }
 
+    private static Event event(JsonNode said) throws Exception {
+        Event made = new Event(said.get("topic").asText(), said.has("payload") ? Child.JSON.writeValueAsString(said.get("payload")) : null,
+            said.path("aggregate_type").asText(null), said.path("aggregate_id").asText(null), said.path("event_type").asText(null),
+            said.has("headers") ? Child.JSON.writeValueAsString(said.get("headers")) : null);
+        return said.has("scope") ? made.causedBy(said.path("tenant").asText(""), said.get("scope").asText(), said.get("key").asText()) : made;
+    }
+
     private void effect(Tx tx, JsonNode effect) throws Exception {
         for (JsonNode each : effect.path("do")) {
             if (each.has("emit")) {
-                JsonNode event = each.get("emit");
-                Event made = new Event(event.get("topic").asText(), Child.JSON.writeValueAsString(event.get("payload")),
-                    event.path("aggregate_type").asText(null), event.path("aggregate_id").asText(null), event.path("event_type").asText(null),
-                    event.has("headers") ? Child.JSON.writeValueAsString(event.get("headers")) : null);
-                tx.emit(event.has("scope") ? made.causedBy(event.path("tenant").asText(""), event.get("scope").asText(), event.get("key").asText()) : made);
+                tx.emit(event(each.get("emit")));
+            } else if (each.has("emit_bytes")) {
+                JsonNode said = each.get("emit_bytes");
+                tx.emitBytes(event(said), Cases.bytes(said), said.get("content_type").asText());
             } else if (each.has("lock")) {
                 JsonNode lock = each.get("lock");
                 assertEquals(each.get("is").asBoolean(), tx.lock(lock.get("resource").asText(), Duration.ofMillis(lock.get("wait_ms").asLong())));
