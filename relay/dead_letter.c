@@ -115,6 +115,8 @@ bool dead_letter_strip(event *event)
 	add((sink_header *)(uintptr_t)message->headers, &message->header_count, "Pgonce-Dead-Payload-Bytes",
 	    number(event, (long long)event->payload.length));
 	message->body = (once_bytes){.data = empty_payload, .length = strlen(empty_payload)};
+	message->content_type = "application/json";
+	message->is_bytes = false;
 	return true;
 }
 

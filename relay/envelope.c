@@ -21,7 +21,7 @@ enum {
 /* What is put before the name of an event's own header that would steer the broker. */
 #define STEERING_PREFIX "Event-"
 
-static const char content_type[] = "application/json";
+static const char json_type[] = "application/json";
 
 envelope envelope_for(const char *sink, envelope_form form, const char *source)
 {
@@ -258,7 +258,8 @@ void envelope_fill(const envelope *envelope, event *event)
 	add_own(envelope, event, writer.headers, &writer.count);
 	event->message = (sink_message){.event_id = event->event_id,
 	                                .key = key_of(envelope, event),
-	                                .content_type = content_type,
+	                                .content_type = event->content_type == NULL ? json_type : event->content_type,
+	                                .is_bytes = event->content_type != NULL,
 	                                .headers = writer.headers,
 	                                .header_count = writer.count,
 	                                .body = event->payload,

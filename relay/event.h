@@ -33,9 +33,10 @@ typedef struct event {
 	const sink_header *headers; /* its own, as PostgreSQL prints their values */
 	size_t header_count;
 	once_bytes payload;
-	int64_t created_us; /* microseconds since 1970 */
-	int attempts;       /* that failed before */
-	bool blocked;       /* an earlier event of its aggregate is parked */
+	const char *content_type; /* of a payload of bytes; NULL: it is JSON */
+	int64_t created_us;       /* microseconds since 1970 */
+	int attempts;             /* that failed before */
+	bool blocked;             /* an earlier event of its aggregate is parked */
 
 	sink_message message;
 

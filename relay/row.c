@@ -32,6 +32,8 @@ enum {
 	COLUMN_TRACEPARENT,
 	COLUMN_HEADERS,
 	COLUMN_PAYLOAD,
+	COLUMN_PAYLOAD_BYTES,
+	COLUMN_CONTENT_TYPE,
 	COLUMN_CREATED_AT,
 	COLUMN_ATTEMPTS,
 	COLUMN_BLOCKED
@@ -101,11 +103,28 @@ static void read_headers(event *event, const PGresult *result, int column)
 	event->header_count = count;
 }
 
+static void read_payload(event *event, const PGresult *result)
+{
+	bool is_bytes = !PQgetisnull(result, 0, COLUMN_PAYLOAD_BYTES);
+	int column = is_bytes ? COLUMN_PAYLOAD_BYTES : COLUMN_PAYLOAD;
+	size_t length = (size_t)PQgetlength(result, 0, column);
+	/* jsonb is sent as a version, one byte, and its text. */
+	size_t version = !is_bytes && length > 0 ? 1 : 0;
+
+	event->payload = (once_bytes){.data = event_copy(event, PQgetvalue(result, 0, column) + version, length - version),
+	                              .length = length - version};
+	if (is_bytes) {
+		/* once.emit_bytes wants one; what is written by hand need not have it. */
+		const char *type = copy_text(event, result, COLUMN_CONTENT_TYPE);
+		event->content_type = type == NULL ? "application/octet-stream" : type;
+	}
+}
+
 event *row_event(const PGresult *result)
 {
 	size_t bytes = 0;
 
-	for (int column = COLUMN_TOPIC; column <= COLUMN_PAYLOAD; column++) {
+	for (int column = COLUMN_TOPIC; column <= COLUMN_CONTENT_TYPE; column++) {
 		bytes += (size_t)PQgetlength(result, 0, column) + 2 * sizeof(void *);
 	}
 	event *event = event_new(bytes);
@@ -120,11 +139,7 @@ event *row_event(const PGresult *result)
 	event->tenant = copy_text(event, result, COLUMN_TENANT);
 	event->traceparent = copy_text(event, result, COLUMN_TRACEPARENT);
 	read_headers(event, result, COLUMN_HEADERS);
-	/* jsonb is sent as a version, one byte, and its text. */
-	int length = PQgetlength(result, 0, COLUMN_PAYLOAD);
-	size_t payload = length > 0 ? (size_t)length - 1 : 0;
-	event->payload = (once_bytes){
-	    .data = event_copy(event, PQgetvalue(result, 0, COLUMN_PAYLOAD) + (length > 0), payload), .length = payload};
+	read_payload(event, result);
 	/* "infinity" is the largest number. */
 	if (__builtin_add_overflow(result_bigint(result, 0, COLUMN_CREATED_AT), EPOCH_US, &event->created_us)) {
 		event->created_us = INT64_MAX;

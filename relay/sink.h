@@ -29,10 +29,11 @@ typedef struct sink_message {
 	const char *route;
 	const char *event_id;     /* a UUID: the broker's own deduplication id, where it has one */
 	const char *key;          /* aggregate id; NULL: none */
-	const char *content_type; /* "application/json" */
+	const char *content_type; /* "application/json", or what once.emit_bytes was given */
 	const sink_header *headers;
 	size_t header_count;
 	once_bytes body;
+	bool is_bytes;      /* the body is any bytes: no JSON, and no text */
 	int64_t created_ms; /* the event's time, milliseconds since 1970 */
 	/*
 	 * of a dead event: what its headers ask of the broker was for its own destination, and may be

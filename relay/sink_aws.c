@@ -2,6 +2,7 @@
 /* sink_aws.c: see sink_aws.h. */
 #include "sink_aws.h"
 
+#include <openssl/evp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -70,16 +71,42 @@ bool aws_sink_check(const aws_sink_class *class, const config_option *options, c
 
 /* ---- an event */
 
+static aws_header header_of(const char *name, const char *value)
+{
+	return (aws_header){.name = name, .value = {.data = value, .length = strlen(value)}};
+}
+
 void aws_sink_attributes(const sink_message *message, aws_attributes *attributes)
 {
-	aws_header *headers = memory_take((message->header_count + 1) * sizeof *headers);
+	aws_header *headers = memory_take((message->header_count + 2) * sizeof *headers);
+	size_t count = 0;
 
-	for (size_t i = 0; i < message->header_count; i++) {
-		const sink_header *each = &message->headers[i];
-		headers[i] = (aws_header){.name = each->name, .value = {.data = each->value, .length = strlen(each->value)}};
+	/* First, so that each has an attribute of its own: a consumer reads the body by them. */
+	if (message->is_bytes) {
+		headers[count++] = header_of("Pgonce-Body-Encoding", "base64");
+		headers[count++] = header_of("content-type", message->content_type);
 	}
-	aws_attributes_make(headers, message->header_count, attributes);
+	for (size_t i = 0; i < message->header_count; i++) {
+		headers[count++] = header_of(message->headers[i].name, message->headers[i].value);
+	}
+	aws_attributes_make(headers, count, attributes);
 	free(headers);
+}
+
+static size_t body_bytes(const sink_message *message)
+{
+	return message->is_bytes ? (message->body.length + 2) / 3 * 4 : message->body.length;
+}
+
+once_bytes aws_sink_body(const sink_message *message, char **made)
+{
+	*made = NULL;
+	if (!message->is_bytes) {
+		return message->body;
+	}
+	*made = memory_take(body_bytes(message) + 1);
+	EVP_EncodeBlock((unsigned char *)*made, message->body.data, (int)message->body.length);
+	return (once_bytes){.data = *made, .length = body_bytes(message)};
 }
 
 void aws_sink_group(const sink_message *message, char group[AWS_GROUP_BYTES])
@@ -94,7 +121,7 @@ static size_t bytes_of(const sink_message *message)
 	aws_attributes attributes;
 
 	aws_sink_attributes(message, &attributes);
-	size_t bytes = message->body.length + aws_attributes_bytes(&attributes);
+	size_t bytes = body_bytes(message) + aws_attributes_bytes(&attributes);
 	aws_attributes_clear(&attributes);
 	return bytes;
 }
@@ -148,6 +175,11 @@ static const char *refusal(const sink *sink, const sink_message *message, size_t
 
 	if (wrong != NULL) {
 		snprintf(buffer, BROKER_PROBLEM_BYTES, "%.100s %s", message->destination, wrong);
+		return buffer;
+	}
+	if (message->body.length == 0) {
+		snprintf(buffer, BROKER_PROBLEM_BYTES, "an empty payload, and %s takes no message without a body",
+		         sink->class->name);
 		return buffer;
 	}
 	if (bytes > sink->class->event_bytes_max) {

@@ -40,6 +40,11 @@ typedef struct aws_sink_class {
 
 /* The attributes of an event; clear them. */
 void aws_sink_attributes(const sink_message *message, aws_attributes *attributes);
+/*
+ * What is sent of an event's body: of bytes their base64, since the services take text alone; *made
+ * (free it) holds that.
+ */
+once_bytes aws_sink_body(const sink_message *message, char **made);
 /* The MessageGroupId of an event. */
 void aws_sink_group(const sink_message *message, char group[AWS_GROUP_BYTES]);
 

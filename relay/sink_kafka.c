@@ -798,7 +798,7 @@ static bool is_tombstone(const sink *sink, const sink_message *message)
 {
 	static const char null[] = "null";
 
-	return sink->settings.null_payload == NULL_TOMBSTONE && !message->is_dead_copy &&
+	return sink->settings.null_payload == NULL_TOMBSTONE && !message->is_dead_copy && !message->is_bytes &&
 	       message->body.length == strlen(null) && memcmp(message->body.data, null, strlen(null)) == 0;
 }
 

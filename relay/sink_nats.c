@@ -217,7 +217,8 @@ static bool header_fits(const sink_header *header)
 static bool message_fits(const sink *sink, const sink_message *message, char problem[BROKER_PROBLEM_BYTES])
 {
 	int64_t most = natsConnection_GetMaxPayload(sink->connection);
-	size_t bytes = message->body.length + strlen(HEADER_LINE) + strlen(message->destination) + 128;
+	size_t bytes = message->body.length + strlen(HEADER_LINE) + strlen(message->destination) + 128 +
+	               (message->content_type == NULL ? 0 : strlen(message->content_type));
 
 	if (!subject_fits(message->destination)) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is no subject that can be published to: change the route",

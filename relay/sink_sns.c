@@ -73,11 +73,13 @@ static void put_attribute(FILE *to, size_t number, size_t at, const aws_header *
 static void put_entry(FILE *to, size_t number, const sink_message *message)
 {
 	char group[AWS_GROUP_BYTES], id[24];
+	char *made;
 	aws_attributes attributes;
 
 	snprintf(id, sizeof id, "%zu", number - 1);
 	put_text(to, number, "Id", id);
-	put(to, number, "Message", message->body);
+	put(to, number, "Message", aws_sink_body(message, &made));
+	free(made);
 	aws_sink_attributes(message, &attributes);
 	for (size_t i = 0; i < attributes.count; i++) {
 		put_attribute(to, number, i + 1, &attributes.items[i]);

@@ -67,18 +67,21 @@ static const char *refuse(const sink_message *message)
 	if (!sqs_is_queue(message->destination)) {
 		return "is neither a name nor the URL of a queue: change the route";
 	}
-	return is_text(message->body) ? NULL : "takes text in UTF-8 alone, which the event's body is not";
+	return message->is_bytes || is_text(message->body) ? NULL
+	                                                   : "takes text in UTF-8 alone, which the event's body is not";
 }
 
 static json_t *entry_of(const sink_message *message, size_t number, bool fifo)
 {
 	char group[AWS_GROUP_BYTES], id[24];
+	char *made;
 	aws_attributes attributes;
 
 	aws_sink_attributes(message, &attributes);
 	aws_sink_group(message, group);
-	json_t *entry = sqs_message(message->body, &attributes, fifo ? group : NULL, message->event_id);
+	json_t *entry = sqs_message(aws_sink_body(message, &made), &attributes, fifo ? group : NULL, message->event_id);
 	aws_attributes_clear(&attributes);
+	free(made);
 	snprintf(id, sizeof id, "%zu", number);
 	if (entry != NULL) {
 		json_object_set_new(entry, "Id", json_string(id));

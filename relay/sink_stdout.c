@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <openssl/evp.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -140,9 +141,25 @@ static void append_string(sink *sink, const char *text)
 	append(sink, "\"", 1);
 }
 
+static void append_payload(sink *sink, const sink_message *message)
+{
+	if (!message->is_bytes) {
+		append_text(sink, "\"payload\": ");
+		append(sink, message->body.data, message->body.length);
+		return;
+	}
+	char *base64 = memory_array(NULL, message->body.length / 3 * 4 + 5, 1);
+	EVP_EncodeBlock((unsigned char *)base64, message->body.data, (int)message->body.length);
+	append_text(sink, "\"payload_base64\": \"");
+	append_text(sink, base64);
+	append_text(sink, "\", \"content_type\": ");
+	append_string(sink, message->content_type);
+	free(base64);
+}
+
 /*
  * {"destination": ..., "id": ..., "key": ..., "headers": {...}, "payload": ...}: the payload is
- * JSON as it is.
+ * JSON as it is; of bytes there are "payload_base64" and "content_type" instead.
  */
 static bool stdout_send(sink *sink, sink_message *message)
 {
@@ -166,8 +183,8 @@ static bool stdout_send(sink *sink, sink_message *message)
 		append_text(sink, ": ");
 		append_string(sink, message->headers[i].value);
 	}
-	append_text(sink, "}, \"payload\": ");
-	append(sink, message->body.data, message->body.length);
+	append_text(sink, "}, ");
+	append_payload(sink, message);
 	append_text(sink, "}\n");
 	sink->taken[(sink->first + sink->count++) % TAKEN_MAX] = (taken){.message = message, .end = sink->length};
 	return true;
