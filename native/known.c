@@ -471,9 +471,8 @@ static bool intent_fits(const native_contract *known, Relation intent)
 
 /* Whether a table, which the caller has open and locked, is the partition of this name, whose
  * bound is exactly this number, as the contract makes it: nothing that an INSERT would have to
- * compute or, but for so many CHECKs, to check. */
-bool native_is_leaf(const native_contract *known, Relation relation, Oid parent, const char *name, int32 number,
-                    int checks)
+ * compute or to check. */
+bool native_is_leaf(const native_contract *known, Relation relation, Oid parent, const char *name, int32 number)
 {
 	TupleDesc shape = RelationGetDescr(relation);
 	Form_pg_class class = relation->rd_rel;
@@ -497,9 +496,8 @@ bool native_is_leaf(const native_contract *known, Relation relation, Oid parent,
 	if (shape->natts > NATTS_MAX || !bound_is(RelationGetRelid(relation), number)) {
 		return native_refuse("%s has too many columns, or is not of one day", name);
 	}
-	if ((shape->constr == NULL ? 0 : shape->constr->num_check) != checks ||
-	    (shape->constr != NULL && shape->constr->has_generated_stored)) {
-		return native_refuse("%s has other CHECKs than the contract's, or a generated column", name);
+	if (shape->constr != NULL && (shape->constr->num_check > 0 || shape->constr->has_generated_stored)) {
+		return native_refuse("%s has a CHECK or a generated column", name);
 	}
 #if PG_VERSION_NUM >= 180000
 	if (shape->constr != NULL && shape->constr->has_generated_virtual) {
@@ -528,7 +526,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	char name[NAMEDATALEN];
 
 	snprintf(name, sizeof name, "intent_d%d", bucket);
-	if (!native_is_leaf(known, relation, known->intent, name, bucket, 0)) {
+	if (!native_is_leaf(known, relation, known->intent, name, bucket)) {
 		return false;
 	}
 	leaf->natts = shape->natts;

@@ -200,7 +200,7 @@ extern bool native_tables_lock(native_tables *tables, LOCKMODE mode);
 extern void native_tables_close(native_tables *tables);
 extern bool native_is_bare(Relation relation);
 extern bool native_is_leaf(const native_contract *contract, Relation relation, Oid parent, const char *name,
-                           int32 number, int checks);
+                           int32 number);
 extern bool native_has_next_day(const native_contract *contract, int32 day);
 extern bool native_still_known(void); /* nothing of the contract has changed */
 extern uint64 native_changes(void);   /* counts what was forgotten */

@@ -13,7 +13,6 @@
 #include "catalog/indexing.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
@@ -94,7 +93,7 @@ static const struct {
     [EVENT_KEY] = {"key", TEXTOID, false},
     [EVENT_TRACEPARENT] = {"traceparent", TEXTOID, false},
     [EVENT_HEADERS] = {"headers", JSONBOID, false},
-    [EVENT_PAYLOAD] = {"payload", JSONBOID, false},
+    [EVENT_PAYLOAD] = {"payload", JSONBOID, true},
     [EVENT_PAYLOAD_BYTES] = {"payload_bytes", BYTEAOID, false},
     [EVENT_CONTENT_TYPE] = {"content_type", TEXTOID, false},
 };
@@ -127,30 +126,6 @@ void native_outbox_init(void)
 	CacheRegisterRelcacheCallback(relation_changed, (Datum)0);
 }
 
-/* Whether its one CHECK is the contract's, which an event of once.emit meets: a payload or bytes,
- * and not both. */
-static bool check_fits(Relation relation)
-{
-	static const char *const names[] = {"payload", "payload_bytes"};
-	TupleConstr *constraints = RelationGetDescr(relation)->constr;
-
-	if (constraints->num_check != 1) {
-		return false;
-	}
-	OpExpr *differ = stringToNode(constraints->check[0].ccbin);
-	if (!IsA(differ, OpExpr) || differ->opno != BooleanNotEqualOperator) {
-		return false;
-	}
-	for (int i = 0; i < (int)lengthof(names); i++) {
-		NullTest *test = list_nth(differ->args, i);
-		if (!IsA(test, NullTest) || test->nulltesttype != IS_NULL || !IsA(test->arg, Var) ||
-		    ((Var *)test->arg)->varattno != get_attnum(RelationGetRelid(relation), names[i])) {
-			return false;
-		}
-	}
-	return true;
-}
-
 /* Whether the parent is as the contract makes it: partitioned by day, ids of a sequence, xid by
  * its default the transaction's. */
 static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *sequence)
@@ -162,7 +137,7 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 
 	if (outbox->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || outbox->rd_rel->relowner != contract->owner ||
 	    number <= 0 || xid <= 0 || TupleDescAttr(shape, number - 1)->attidentity == '\0' || shape->constr == NULL ||
-	    !check_fits(outbox)) {
+	    shape->constr->num_check > 0) {
 		return native_refuse("once.outbox is not as the contract makes it");
 	}
 	PartitionKey key = RelationGetPartitionKey(outbox);
@@ -221,7 +196,7 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 
 	memset(leaf, 0, sizeof *leaf);
 	snprintf(name, sizeof name, "outbox_d%d", day);
-	if (!native_is_leaf(contract, relation, contract->outbox, name, day, 1) || !check_fits(relation) ||
+	if (!native_is_leaf(contract, relation, contract->outbox, name, day) ||
 	    !outbox_fits(contract, outbox, &leaf->sequence)) {
 		return false;
 	}

@@ -9,8 +9,9 @@ BEGIN
     SELECT o.* INTO first FROM once.outbox AS o
      WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
        AND o.event_type = kind COLLATE "C";
-    IF first.topic <> topic COLLATE "C" OR first.payload IS DISTINCT FROM payload OR first.payload_bytes IS DISTINCT FROM payload_bytes
-       OR first.content_type IS DISTINCT FROM content_type COLLATE "C" OR first.headers IS DISTINCT FROM headers THEN
+    IF first.topic <> topic COLLATE "C" OR first.payload_bytes IS DISTINCT FROM payload_bytes
+       OR first.content_type IS DISTINCT FROM content_type COLLATE "C" OR (payload_bytes IS NULL AND first.payload <> payload)
+       OR first.headers IS DISTINCT FROM headers THEN
         PERFORM once._refuse('P4051', tenant, scope, key, format('event_type=%s event_id=%s', kind, first.event_id));
     END IF;
 END $$;

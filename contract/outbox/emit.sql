@@ -15,5 +15,5 @@ CREATE FUNCTION once.emit(topic text, payload jsonb, aggregate_type text DEFAULT
     traceparent text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
--- expand: emit_body(usual => octet_length(payload::text) <= 8192, content => payload, NULL, NULL)
+-- expand: emit_body(usual => octet_length(payload::text) <= 8192, given => payload, json => payload, bytes => NULL, NULL)
 $$;

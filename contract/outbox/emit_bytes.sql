@@ -9,5 +9,5 @@ CREATE FUNCTION once.emit_bytes(topic text, payload bytea, content_type text, ag
     headers jsonb DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
--- expand: emit_body(usual => octet_length(payload) <= 8192 AND once._is_content_type(content_type), content => NULL, payload, content_type)
+-- expand: emit_body(usual => once._are_usual_bytes(payload, content_type), given => NULL, json => 'null', bytes => payload, content_type)
 $$;

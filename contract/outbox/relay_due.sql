@@ -61,7 +61,7 @@ BEGIN
                (SELECT i.traceparent FROM once.intent AS i
                  WHERE i.tenant = o.tenant COLLATE "C" AND i.scope = o.scope COLLATE "C" AND i.key = o.key COLLATE "C"
                    AND i.bucket = once._bucket(o.key) LIMIT 1))::text,
-           o.headers, o.payload, o.payload_bytes, o.content_type::text, o.created_at, c.attempts,
+           o.headers, CASE WHEN o.payload_bytes IS NULL THEN o.payload END, o.payload_bytes, o.content_type::text, o.created_at, c.attempts,
            false
       FROM unnest(heads) AS h (id)
      CROSS JOIN LATERAL (

@@ -21,7 +21,7 @@ BEGIN
                (SELECT i.traceparent FROM once.intent AS i
                  WHERE i.tenant = o.tenant COLLATE "C" AND i.scope = o.scope COLLATE "C" AND i.key = o.key COLLATE "C"
                    AND i.bucket = once._bucket(o.key) LIMIT 1))::text,
-           o.headers, o.payload, o.payload_bytes, o.content_type::text, o.created_at, 0,
+           o.headers, CASE WHEN o.payload_bytes IS NULL THEN o.payload END, o.payload_bytes, o.content_type::text, o.created_at, 0,
            any_parked AND o.id > ANY (ARRAY(
                SELECT p.id FROM once.parked_event AS p
                 WHERE p.relay = relay COLLATE "C" AND NOT (skip_dead AND p.state = 'dead')

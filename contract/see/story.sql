@@ -33,7 +33,8 @@ BEGIN
       FROM once.decision AS d
      WHERE d.tenant = tenant COLLATE "C" AND d.scope = scope COLLATE "C" AND d.key = key COLLATE "C";
     SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.event_id, 'topic', o.topic, 'type', o.event_type, 'at', o.created_at,
-               'aggregate_type', o.aggregate_type, 'aggregate_id', o.aggregate_id, 'payload', o.payload::text,
+               'aggregate_type', o.aggregate_type, 'aggregate_id', o.aggregate_id,
+               'payload', CASE WHEN o.payload_bytes IS NULL THEN o.payload::text END,
                'payload_base64', translate(encode(o.payload_bytes, 'base64'), E'\n', ''), 'payload_bytes', octet_length(o.payload_bytes),
                'content_type', o.content_type,
                'relays', once._event_relays(o)) ORDER BY o.id), '[]') INTO events

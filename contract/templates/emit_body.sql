@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- emit_body(usual, content): the body of once.emit and once.emit_bytes. usual: that the payload needs no further look; content: the
--- payload as JSON, as bytes, and its content type.
+-- emit_body(usual, given, json, bytes): the body of once.emit and once.emit_bytes. usual: that the payload needs no further look; given:
+-- the payload as JSON; json: as it is stored; bytes: the payload as bytes, and its content type.
 -- Why it is written so: today's partition keeps an event single by its unique index, so only the other days have to be
 -- looked at: those before, which as a rule are gone, so that the plan opens no partition, and those after, where the clock
 -- has stepped back: a sequence tells, since to open their partitions each time would cost a third of the call. Plans are
@@ -38,10 +38,10 @@ BEGIN
     END IF;
     IF (there AND topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND {usual}
         AND (scope IS NULL) = (key IS NULL)) IS NOT TRUE THEN
-        PERFORM once._check_event(tenant, scope, key, topic, kind, {content}, headers, day);
+        PERFORM once._check_event(tenant, scope, key, topic, kind, {given}, {bytes}, headers, day);
     ELSIF headers IS NOT NULL THEN
         IF jsonb_typeof(headers) <> 'object' OR octet_length(headers::text) > 65536 THEN
-            PERFORM once._check_event(tenant, scope, key, topic, kind, {content}, headers, day);
+            PERFORM once._check_event(tenant, scope, key, topic, kind, {given}, {bytes}, headers, day);
         END IF;
     END IF;
     IF traceparent IS NOT NULL THEN
@@ -82,17 +82,17 @@ BEGIN
             repeated := repeated OR once._emitted_later(tenant, scope, key, kind, day);
         END IF;
         IF repeated THEN
-            PERFORM once._check_repeated(tenant, scope, key, kind, topic, {content}, headers);
+            PERFORM once._check_repeated(tenant, scope, key, kind, topic, {given}, {bytes}, headers);
             RETURN event_id;
         END IF;
     END IF;
     INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant, scope,
         key, traceparent, headers, payload, payload_bytes, content_type)
     VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key,
-        traceparent, headers, {content})
+        traceparent, headers, {json}, {bytes})
     ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where a race was lost: 40001
     IF NOT FOUND THEN
-        PERFORM once._check_repeated(tenant, scope, key, kind, topic, {content}, headers);
+        PERFORM once._check_repeated(tenant, scope, key, kind, topic, {given}, {bytes}, headers);
     END IF;
     RETURN event_id;
 END;

@@ -205,8 +205,8 @@ def test_a_parked_event_is_sent_again_as_the_same_bytes(db, tmp_path, rabbitmq):
 
 def test_bytes_that_were_written_by_hand_without_a_content_type_are_octets(db, tmp_path):
     db.execute(
-        "INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, payload_bytes) SELECT"
-        " floor(date_part('epoch', now()) / 86400), now(), gen_random_uuid(), 't', 't', '', 'x'"
+        "INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, payload, payload_bytes) SELECT"
+        " floor(date_part('epoch', now()) / 86400), now(), gen_random_uuid(), 't', 't', '', '1', 'x'"
     )
     publish(db, tmp_path)
     assert json.loads((tmp_path / "r.out").read_text())["content_type"] == "application/octet-stream"
