@@ -121,6 +121,23 @@ static void print_relay(const json_t *relay, const char *name)
 	}
 }
 
+/* JSON as it was written; bytes as text if they are text, else in hex. */
+static void print_payload(const json_t *event)
+{
+	const char *encoded = json_string_value(json_object_get(event, "payload_base64"));
+	size_t length = 0;
+	unsigned char *bytes = encoded != NULL ? plain_decode(encoded, &length) : NULL;
+
+	if (bytes == NULL) {
+		operator_print_member(event, "payload", "payload");
+		return;
+	}
+	operator_print_member(event, "content type", "content_type");
+	printf("%-*s %zu bytes\n", NAME_COLUMN, "payload", length);
+	plain_bytes("| ", bytes, length);
+	free(bytes);
+}
+
 static void print_event(const json_t *event)
 {
 	size_t index = 0;
@@ -145,7 +162,7 @@ static void print_event(const json_t *event)
 		print_relay(relay, index == 0 ? "relays" : "");
 	}
 	operator_print_decisions(event);
-	operator_print_member(event, "payload", "payload");
+	print_payload(event);
 }
 
 /* The event as once.outbox_event tells it; to be freed by json_decref. */

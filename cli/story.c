@@ -327,6 +327,22 @@ static void tell_decisions(const json_t *told)
 	}
 }
 
+static void tell_payload(const json_t *event)
+{
+	const char *encoded = text_of(event, "payload_base64");
+	size_t length = 0;
+	unsigned char *bytes = encoded != NULL ? plain_decode(encoded, &length) : NULL;
+
+	if (bytes != NULL) {
+		plain_line("    %zu bytes of %s", length, operator_text(event, "content_type"));
+		plain_bytes("  | ", bytes, length);
+		free(bytes);
+		return;
+	}
+	/* The text of its JSON, so that its numbers stay as they were written. */
+	plain_line("    %s", text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
+}
+
 static void tell_event(const json_t *event)
 {
 	const json_t *relay = NULL;
@@ -339,8 +355,7 @@ static void tell_event(const json_t *event)
 	           operator_text(event, "id"), has_aggregate ? " of " : "",
 	           has_aggregate ? operator_text(event, "aggregate_type") : "", has_aggregate ? " " : "",
 	           operator_text(event, "aggregate_id"));
-	/* The text of its JSON, so that its numbers stay as they were written. */
-	plain_line("    %s", text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
+	tell_payload(event);
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
 		const char *state = operator_text(relay, "state");

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce outbox: what operators see of events that were not delivered, and what they can do. The relays are played by the contract's own functions."""
+import base64
 import json
 import re
 import uuid
@@ -146,6 +147,19 @@ def test_show_prints_the_event_whole(pgonce, db, relay, emit):
     assert json.loads(shown["payload"]) == {"id": 7, "amount": 1.10} and shown["relays"][0]["attempts"] == 2
     assert "pending" in text_of(outbox(pgonce, "show", emit()))
     audit.connection.close()
+
+
+@pytest.mark.parametrize("payload, lines", [
+    (b"\x1b]0;x\x07\x00\xff", ["content type application/x-protobuf", "payload      8 bytes", "| 00000000  1b 5d 30 3b 78 07 00 ff"]),
+    (b"plain text", ["payload      10 bytes", "| plain text"]),
+    (b"", ["payload      0 bytes"])])
+def test_show_prints_bytes_so_that_they_do_nothing_to_a_terminal(pgonce, db, payload, lines):
+    event = str(db.value("SELECT once.emit_bytes('t', %s, 'application/x-protobuf')", payload))
+    text = text_of(outbox(pgonce, "show", event))
+    assert all(line in text for line in lines) and "\x1b" not in text, text
+    shown = json.loads(text_of(outbox(pgonce, "show", event, "--json")))
+    assert (shown["payload"], base64.b64decode(shown["payload_base64"]), shown["payload_bytes"], shown["content_type"]) == (
+        None, payload, len(payload), "application/x-protobuf")
 
 
 def test_stored_text_forges_no_line_and_moves_no_cursor(pgonce, relay, emit):

@@ -41,6 +41,13 @@ def test_show_tells_of_decisions_and_events(pgonce, db):
         assert part in text, text
 
 
+def test_show_tells_of_bytes_with_their_length_and_content_type(pgonce, db):
+    stale(db, "k")
+    db.execute("SELECT once.emit_bytes('orders', '\\x1b00ff'::bytea, 'avro/binary', scope => 'jobs', key => 'k')")
+    text = show(pgonce, "k").stdout.decode()
+    assert "    3 bytes of avro/binary\n    | 00000000  1b 00 ff" in text and "\x1b" not in text, text
+
+
 def timeline(pgonce, key):
     return [(entry["what"], entry["by"], entry["text"]) for entry in json.loads(show(pgonce, key, "--json").stdout)["timeline"]]
 
