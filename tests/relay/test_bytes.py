@@ -192,6 +192,17 @@ def test_a_dead_events_copy_is_the_bytes_with_their_content_type(db, tmp_path, r
     assert (body, properties.content_type) == (ALL, TYPE)
 
 
+def test_a_dead_events_copy_without_its_bytes_is_json_and_says_nothing_of_base64(db, tmp_path, credentials, sqs):
+    emit(db, [bytes(800_000)])
+    sqs.declare("few")
+    with Relay(tmp_path, db.dsn(), attempts=1, sink="sqs", url=sqs.door.url, route="* -> nowhere", dead_topic="few") as relay:
+        relay.until_true(lambda: sqs.counts("few") == (1, 0), "the copy")
+        assert relay.stop() == 0
+    (copy,) = sqs.take("few")
+    told = json.loads(headers(copy).get("Pgonce-Headers", "{}")) | headers(copy)
+    assert (copy["Body"], told["Pgonce-Dead-Payload-Bytes"]) == ("null", "800000") and not {"Pgonce-Body-Encoding", "content-type"} & set(told)
+
+
 def test_a_parked_event_is_sent_again_as_the_same_bytes(db, tmp_path, rabbitmq):
     emit(db, [ALL, b"second"])
     with Relay(tmp_path, db.dsn(), attempts=1000, retry_first="20ms", retry_most="50ms", sink="rabbitmq", url=rabbitmq.url, route="* -> late") as relay:
