@@ -150,7 +150,7 @@ static void disconnect(source *source)
 	source->steady_at_ms = INT64_MAX;
 	source->asked = 0;
 	source->taken_back_to = 0;
-	stall_moved(&source->stall);
+	stall_disconnected(&source->stall);
 }
 
 /* After a failure: `problem` is set. */
@@ -644,16 +644,17 @@ static bool collect(source *source, size_t most, size_t most_bytes, int timeout_
 
 /*
  * What others hold keeps nobody from being handed the rest, unless it is all that may be out. How
- * long they work is not known here, so while they hold anything it is no stall.
+ * long they work is not known here, so while they hold anything it is no stall. False: to be
+ * connected anew.
  */
-static void watch(source *source)
+static bool watch(source *source)
 {
 	jsConsumerInfo *info = NULL;
 	jsOptions how;
 
 	if (source->held.count > 0 || source->out.count > 0) {
 		stall_moved(&source->stall);
-		return;
+		return true;
 	}
 	jsOptions_Init(&how);
 	how.Wait = LOOK_MS;
@@ -663,6 +664,13 @@ static void watch(source *source)
 		stall_answer(&source->stall, info->NumPending > 0 && info->NumAckPending == 0, info->Delivered.Consumer);
 	}
 	jsConsumerInfo_Destroy(info);
+	if (!stall_wants_connection(&source->stall)) {
+		return true;
+	}
+	snprintf(source->problem, sizeof source->problem,
+	         "the consumer %.60s of stream %.60s gives no messages: connecting anew", source->durable,
+	         source->settings.stream);
+	return false;
 }
 
 static bool nats_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
@@ -703,8 +711,9 @@ static source_state nats_fetch(source *source, size_t most, size_t most_bytes, i
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
-	if (most > 0) {
-		watch(source);
+	if (most > 0 && !watch(source)) {
+		lose(source);
+		return unavailable(source, 0, problem);
 	}
 	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, most_bytes, messages) : 0;
 	if (*count > 0 && !ask(source, most)) {

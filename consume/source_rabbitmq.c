@@ -115,7 +115,7 @@ static void disconnect(source *source, bool polite)
 	rabbitmq_close(source->connection, polite);
 	source->connection = NULL;
 	source->resizing = source->ended = false;
-	stall_moved(&source->stall);
+	stall_disconnected(&source->stall);
 }
 
 /* After a failure: `problem` is set. */
@@ -493,7 +493,12 @@ static bool watch(source *source)
 		source->readers = queue->consumer_count;
 		stall_answer(&source->stall, queue->message_count > 0 && queue->consumer_count <= 1, 0);
 	}
-	return queue != NULL;
+	if (queue == NULL || !stall_wants_connection(&source->stall)) {
+		return queue != NULL;
+	}
+	snprintf(source->problem, sizeof source->problem, "the queue %.100s gives no messages: connecting anew",
+	         source->settings.queue);
+	return false;
 }
 
 static bool rabbitmq_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])

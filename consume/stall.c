@@ -26,6 +26,14 @@ void stall_moved(stall *stall)
 	stall->behind = false;
 }
 
+void stall_disconnected(stall *stall)
+{
+	if (!stall->is_anew) {
+		stall_moved(stall);
+	}
+	stall->is_anew = false;
+}
+
 bool stall_waited(stall *stall)
 {
 	wait_clock_go_on(&stall->clock);
@@ -50,4 +58,17 @@ void stall_answer(stall *stall, bool behind, uint64_t mark)
 bool stall_is(const stall *stall)
 {
 	return stall->behind && stall->answers >= ANSWERS_MIN && stall->clock.now_ms - stall->behind_ms >= stall->after_ms;
+}
+
+bool stall_wants_connection(stall *stall)
+{
+	int64_t now_ms = stall->clock.now_ms;
+
+	if (!stall_is(stall) || now_ms - stall->behind_ms < 2 * stall->after_ms ||
+	    now_ms - stall->anew_ms < stall->after_ms) {
+		return false;
+	}
+	stall->anew_ms = now_ms;
+	stall->is_anew = true;
+	return true;
 }

@@ -34,10 +34,14 @@ typedef struct stall {
 	uint64_t mark;
 	int64_t behind_ms; /* on the clock: since when it is, at this mark */
 	int answers;       /* that said so */
+	int64_t anew_ms;   /* on the clock: when a new connection was wanted last */
+	bool is_anew;      /* the connection ends for that */
 } stall;
 
-/* A message came, or is here, or the connection is another. */
+/* A message came, or is here. */
 void stall_moved(stall *stall);
+/* The connection has ended: nothing is known of a stall, but for one that it was ended for. */
+void stall_disconnected(stall *stall);
 /* Messages were waited for, and none is here. True: it is time to ask the broker. */
 bool stall_waited(stall *stall);
 /*
@@ -46,3 +50,8 @@ bool stall_waited(stall *stall);
  */
 void stall_answer(stall *stall, bool behind, uint64_t mark);
 bool stall_is(const stall *stall);
+/*
+ * True, once in each stalled_after of a stall: a new connection may bring what this one does not,
+ * and nothing is here that it would make void. It is a stall until something comes.
+ */
+bool stall_wants_connection(stall *stall);

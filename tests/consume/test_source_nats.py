@@ -408,11 +408,16 @@ def test_a_consumer_that_has_messages_and_gives_none_is_stalled_until_it_gives_s
     with Nats(more=more, login={"user": "a", "pass": "a"}) as server:
         server.add_stream("ORDERS", "order.>")
         url = server.url.replace("//", "//b:b@")
-        with Source(tmp_path, source="nats", url=url, stream="ORDERS", stalled_after="2s") as source:
-            never_stalled(source, 3)  # there is nothing to give
+        with Source(tmp_path, source="nats", url=url, stream="ORDERS", stalled_after="1s") as source:
+            never_stalled(source, 2)  # there is nothing to give
             fill(server, 1, 3)
-            assert until_stalled(source) >= 2
+            assert until_stalled(source) >= 1
             assert source.stalled() == "the consumer stock of stream ORDERS has 3 messages that nobody has, and gives none"
+            for _ in range(2):  # it is tried, does not help, and is a stall all the while
+                tried = time.monotonic()
+                while (answer := source.fetch())["state"] != "unavailable":
+                    assert source.stalled() is not None and time.monotonic() - tried < 30
+                assert "connecting anew" in answer["problem"] and source.stalled() is not None
             conf = server.directory / "conf"
             conf.write_text(conf.read_text().replace(f", {rule}", ""))
             server.process.send_signal(signal.SIGHUP)
