@@ -24,6 +24,10 @@
  * producer, whose batches are of one message, and has its result there. The order does not suffer:
  * no other of its aggregate is out.
  *
+ * A message whose time runs out while Kafka takes later ones is to blame only where Kafka had it
+ * and it was the first of its partition (kafka_partitions.h). The others stood behind it, behind a
+ * slow broker, or before a partition without a leader: they are withheld too.
+ *
  * fence = broker: each turn of the relay is a transactional producer of one id, and Kafka refuses
  * those before it. What is sent together is a transaction, and has its results when that has ended.
  * A turn begins with its first event and not before: a relay that stands by must not fence. There
@@ -36,6 +40,7 @@
 
 #include "envelope.h"
 #include "kafka.h"
+#include "kafka_partitions.h"
 #include "sink.h"
 
 #define IN_FLIGHT_MAX 16384
@@ -129,6 +134,7 @@ static const config_option shared_options[] = {{.name = "timeout",
 typedef struct place {
 	sink_message *message;
 	uint64_t order; /* of send */
+	int64_t sent_ms;
 	bool is_out;    /* librdkafka has it */
 	bool is_single; /* it is a batch of its own */
 	rd_kafka_resp_err_t error;
@@ -167,6 +173,7 @@ struct sink {
 	size_t singles_in_flight; /* ... of them by `singles` */
 	uint64_t sends;
 	uint64_t delivered_order[2]; /* the last that was delivered, in batches and single ones */
+	kafka_partitions *partitions;
 	/* with fence = broker */
 	int64_t permit_ms;
 	bool is_wanted;         /* something is to be sent, so the turn may begin */
@@ -191,15 +198,22 @@ struct sink {
 
 #define EVENT_COULD_BE_LOST "an event could be lost, or stored twice or out of order"
 
+/* So long librdkafka may try, so that the result is there within `timeout`. */
+static int64_t message_ms_of(const settings *settings)
+{
+	int64_t early_ms = settings->timeout_ms / 2 < TIMEOUT_LATE_MS ? settings->timeout_ms / 2 : TIMEOUT_LATE_MS;
+	int64_t message_ms = settings->timeout_ms - early_ms;
+
+	return message_ms < 1 ? 1 : message_ms;
+}
+
 /* watch NULL: only whether it could be. */
 static bool configure(const config *config, const config_section *section, const settings *settings, kafka_watch *watch,
                       rd_kafka_conf_t **result, char **problem)
 {
 	bool fences = settings->fence == FENCE_BROKER;
 	char timeout[24], unknown_topic[24], transaction[24], id[ID_BYTES];
-	/* So that the result is there within `timeout`. */
-	int64_t early_ms = settings->timeout_ms / 2 < TIMEOUT_LATE_MS ? settings->timeout_ms / 2 : TIMEOUT_LATE_MS;
-	int64_t message_ms = settings->timeout_ms - early_ms;
+	int64_t message_ms = message_ms_of(settings);
 	const kafka_fixed fixed[] = {
 	    {"enable.idempotence", "true", EVENT_COULD_BE_LOST},
 	    {"acks", "all", EVENT_COULD_BE_LOST},
@@ -221,7 +235,7 @@ static bool configure(const config *config, const config_section *section, const
 	    {NULL, NULL, NULL},
 	};
 
-	snprintf(timeout, sizeof timeout, "%lld", (long long)(message_ms < 1 ? 1 : message_ms));
+	snprintf(timeout, sizeof timeout, "%lld", (long long)message_ms);
 	snprintf(unknown_topic, sizeof unknown_topic, "%lld",
 	         (long long)(message_ms / 2 < UNKNOWN_TOPIC_MS ? message_ms / 2 : UNKNOWN_TOPIC_MS));
 	snprintf(transaction, sizeof transaction, "%lld",
@@ -396,11 +410,34 @@ static bool is_fence(rd_kafka_resp_err_t error)
 	       error == RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH;
 }
 
+/* Its time has run out, and Kafka is there: it has taken later ones. */
+static bool is_late(const sink *sink, const place *place, rd_kafka_resp_err_t error)
+{
+	return error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
+}
+
+/* At most once a minute for a partition. */
+static void tell_late(sink *sink, kafka_partition *partition)
+{
+	if (kafka_partition_tells(partition)) {
+		service_log(sink->watch.service, SERVICE_WARNING, "sink-late",
+		            "sink=kafka topic=%s partition=%d timeout_ms=%lld; Kafka takes others, so its events are sent "
+		            "again, and no attempt is counted",
+		            partition->topic, (int)partition->number, (long long)sink->settings.timeout_ms);
+	}
+}
+
 /* What the transaction's end decides about, or what has just failed it. */
-static void on_transacted(sink *sink, place *place, rd_kafka_resp_err_t error)
+static void on_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const kafka_partition *partition)
 {
 	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
-	bool alone = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
+	/*
+	 * A partition that took nothing at all would fail every transaction: what is for it has to
+	 * wait.
+	 */
+	bool alone = is_late(sink, place, error) &&
+	             (partition->delivered_ms < place->sent_ms ||
+	              kafka_partition_hung(partition, place->sent_ms, message_ms_of(&sink->settings)));
 
 	sink->is_failed = sink->is_failed || error != RD_KAFKA_RESP_ERR_NO_ERROR;
 	if (is_of_batch(error) && !place->is_single) {
@@ -432,14 +469,19 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 {
 	sink *sink = ((kafka_watch *)opaque)->user;
 	place *place = report->_private;
+	kafka_partition *partition =
+	    kafka_partition_of(sink->partitions, rd_kafka_topic_name(report->rkt), report->partition);
+	bool hung = kafka_partition_hung(partition, place->sent_ms, message_ms_of(&sink->settings));
 
 	sink->in_flight--;
 	sink->singles_in_flight -= producer == sink->singles;
 	place->is_out = false;
 	if (sink->settings.fence == FENCE_BROKER) {
-		on_transacted(sink, place, report->err);
+		on_transacted(sink, place, report->err, partition);
+		kafka_partition_heard(partition, report->err == RD_KAFKA_RESP_ERR_NO_ERROR);
 		return;
 	}
+	kafka_partition_heard(partition, report->err == RD_KAFKA_RESP_ERR_NO_ERROR);
 	if (report->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		if (place->order > sink->delivered_order[place->is_single]) {
 			sink->delivered_order[place->is_single] = place->order;
@@ -458,12 +500,13 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		finish(sink, place, report->err, SINK_WITHHELD);
 		return;
 	}
-	/*
-	 * Where later ones were delivered, Kafka is there, and it is this message's partition that is
-	 * not: that counts as an attempt.
-	 */
-	bool alone =
-	    report->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
+	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
+	if (is_late(sink, place, report->err) && !(had_it && hung)) {
+		tell_late(sink, partition);
+		finish(sink, place, report->err, SINK_WITHHELD);
+		return;
+	}
+	bool alone = is_late(sink, place, report->err);
 	finish(sink, place, report->err, alone || is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
 }
 
@@ -759,6 +802,7 @@ static void sink_close(sink *sink)
 		return;
 	}
 	producer_free(sink);
+	kafka_partitions_free(sink->partitions);
 	free(sink->places);
 	free(sink);
 }
@@ -775,6 +819,7 @@ static bool sink_open(const service *service, const config *config, const config
 		sink->watch = (kafka_watch){.service = service, .user = sink};
 		sink->finished_end = &sink->finished;
 		sink->permit_ms = INT64_MAX;
+		sink->partitions = kafka_partitions_new();
 		sink->places = calloc(IN_FLIGHT_MAX, sizeof *sink->places);
 	}
 	if (sink != NULL && sink->places != NULL && read_settings(config, section, &sink->settings, problem) &&
@@ -876,6 +921,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	place->message = message;
 	place->problem[0] = '\0';
 	place->order = ++sink->sends;
+	place->sent_ms = service_now_ms();
 	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
 	rd_kafka_t *producer = producer_for(sink, message, &place->is_single);
 	if (producer == NULL) {
