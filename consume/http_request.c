@@ -2,6 +2,8 @@
 /* http_request.c: see http_request.h. */
 #include "http_request.h"
 
+#include "reasons.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -112,7 +114,7 @@ once_outcome http_request_outcome(const http_call *call, const failure *failure,
 	once_outcome outcome = {0};
 
 	if (call->result != HTTP_ANSWERED) {
-		outcome.error_code = "no_answer";
+		outcome.error_code = HTTP_REASON_NO_ANSWER;
 		outcome.error_message = failure->text;
 		return outcome;
 	}
@@ -125,7 +127,7 @@ once_outcome http_request_outcome(const http_call *call, const failure *failure,
 		    arena_format(arena, "{\"content-type\": %s}", json_text_quote(arena, call->content_type));
 	}
 	if (call->status < 200 || call->status >= 300) {
-		outcome.error_code = arena_format(arena, "http_%d", call->status);
+		outcome.error_code = HTTP_REASON_REFUSED;
 		outcome.error_message = failure->text;
 	}
 	return outcome;

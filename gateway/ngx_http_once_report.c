@@ -5,6 +5,7 @@
  * lib/http decides what to report (http_decide_ending).
  */
 #include "ngx_http_once.h"
+#include "reasons.h"
 
 enum {
 	RETRY_MS = 250,
@@ -286,8 +287,8 @@ static void describe(const gate_attempt *attempt, once_outcome *outcome)
 
 	switch (attempt->report.kind) {
 	case HTTP_REPORT_FINAL:
-		outcome->error_code = "upstream_status";
-		outcome->error_message = "the upstream refused the request";
+		outcome->error_code = HTTP_REASON_REFUSED;
+		outcome->error_message = HTTP_REASON_REFUSED_TEXT;
 		/* fall through */
 	case HTTP_REPORT_COMPLETE:
 		outcome->response_headers = attempt->answer.headers;
@@ -299,11 +300,10 @@ static void describe(const gate_attempt *attempt, once_outcome *outcome)
 		outcome->result_type = HTTP_RESULT_TOO_LARGE;
 		break;
 	default:
-		outcome->error_code = answered ? "upstream_status" : "no_answer";
-		outcome->error_message = !answered ? "the request was sent, and no complete answer came"
-		                         : attempt->report.kind == HTTP_REPORT_IN_DOUBT
-		                             ? "the upstream's answer does not say whether the effect happened"
-		                             : "the upstream's answer is of a kind that is not stored";
+		outcome->error_code = answered ? HTTP_REASON_UNCLEAR : HTTP_REASON_NO_ANSWER;
+		outcome->error_message = !answered                                      ? HTTP_REASON_NO_ANSWER_TEXT
+		                         : attempt->report.kind == HTTP_REPORT_IN_DOUBT ? HTTP_REASON_UNCLEAR_TEXT
+		                                                                        : HTTP_REASON_AGAIN_TEXT;
 		outcome->redirect = attempt->answer.redirects && attempt->report.kind == HTTP_REPORT_RETRYABLE
 		                        ? &attempt->answer.redirect
 		                        : NULL;

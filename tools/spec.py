@@ -17,19 +17,21 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec"
-MARKED = re.compile(r"^(?P<indent>[ \t]*)(?P<comment>//|#|--|/\*) spec: (?P<name>[\w-]+)(?: \*/)?\n(?P<body>.*?)(?P<end>^[ \t]*(?://|#|--|/\*) end of spec(?: \*/)?\n)", re.M | re.S)
+MARKED = re.compile(r"^(?P<indent>[ \t]*)(?P<comment>//|#|--|/\*|<!--) spec: (?P<name>[\w-]+)(?: \*/| -->)?\n(?P<body>.*?)(?P<end>^[ \t]*(?://|#|--|/\*|<!--) end of spec(?: \*/| -->)?\n)", re.M | re.S)
 COLUMNS = {".c": 100, ".h": 100, ".java": 140, ".sql": 140}  # of what is wrapped; 150 elsewhere
 
 HEADERS = json.loads((SPEC / "headers.json").read_text())
 PROBLEMS = json.loads((SPEC / "problems.json").read_text())["problems"]
 ERRORS = json.loads((SPEC / "errors.json").read_text())["errors"]
+STATUSES = json.loads((SPEC / "statuses.json").read_text())
+REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
 
 
 # ---- how each language writes it ----
 
 def remark(suffix, text, width):
     """A comment, in lines of at most that width."""
-    lines = textwrap.wrap(text, width - 6)
+    lines = textwrap.wrap(text, width - 6, break_on_hyphens=False)
     if suffix in (".c", ".h"):
         return [f"/* {text} */"] if len(lines) == 1 else ["/*", *(f" * {line}" for line in lines), " */"]
     mark = {".py": "#", ".sql": "--"}.get(suffix, "//")
@@ -136,24 +138,88 @@ def errors(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "errors": errors}
+def reasons(suffix, width):
+    if suffix == ".md":
+        lines = ["", "| error_code | state | who stores it | it means |", "| --- | --- | --- | --- |"]
+        return [*lines, *(f"| `{row['code']}` | {row['state']} | {', '.join(row['by'])} | {row['about']} |" for row in REASONS.values()), ""]
+    told = {name: row for name, row in REASONS.items() if set(row["by"]) & ({"gateway", "consumer"} if suffix == ".h" else {"clients"})}
+    longest = len("reason") + max(len(name.replace("-", "")) for name in told)  # gofmt puts the "=" below each other
+    lines = []
+    for name, row in told.items():
+        code, message = quoted(suffix, row["code"]), quoted(suffix, row["message"] or "")
+        if suffix == ".h":
+            lines += [f"#define HTTP_REASON_{constant(name)} {code}", f"#define HTTP_REASON_{constant(name)}_TEXT {message}"]
+        elif suffix == ".js":
+            lines.append(f"{constant(name)}: {{code: {code}, message: {message if row['message'] else 'null'}}},")
+        elif suffix == ".py":
+            lines.append(f"{constant(name)} = ({code}, {message if row['message'] else None})")
+        elif suffix == ".go":
+            lines.append(f"{'reason' + name.title().replace('-', ''):{longest}} = reason{{{code}, {message}}}")
+        else:
+            end = ";" if name == list(told)[-1] else ","
+            about = textwrap.wrap(f"/** {row['about']} */".replace("`", ""), width)
+            lines += [*about[:1], *(f" * {line}" for line in about[1:]), f"{constant(name)}({code}, {message if row['message'] else 'null'}){end}"]
+    return lines
+
+
+def numbers(suffix, fact, width):
+    listed = textwrap.wrap(", ".join(map(str, fact["statuses"])), width)
+    if suffix not in (".java", ".md"):
+        listed[-1] += ","  # Java allows none behind the last
+    return remark(suffix, fact["about"], width) + listed
+
+
+def rolled_back(suffix, width):
+    return numbers(suffix, STATUSES["rolled_back"], width)
+
+
+def asking_always(suffix, width):
+    return numbers(suffix, STATUSES["asking_always"], width)
+
+
+def asking(suffix, width):
+    lines = remark(suffix, STATUSES["asking"]["about"], width)
+    rows = list(STATUSES["asking"]["headers"].items())
+    for status, name in rows:
+        if suffix == ".c":
+            lines.append(f"{{{status}, {quoted(suffix, name)}}},")
+        elif suffix == ".java":
+            lines.append(f"Map.entry({status}, {quoted(suffix, name)}){'' if status == rows[-1][0] else ','}")
+        else:
+            lines.append(f"{status}: {quoted(suffix, name if suffix == '.go' else name.lower())},")
+    return lines
+
+
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "errors": errors, "reasons": reasons,
+    "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
     "lib/src/error.c": ["errors"],
     "lib/http/http.h": ["problem-names"],
+    "lib/http/reasons.h": ["reasons"],
     "lib/http/problem.c": ["problems"],
+    "lib/http/decide.c": ["statuses-asking", "statuses-asking-always"],
     "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/errors.js": ["errors"],
+    "clients/node/lib/reasons.js": ["reasons"],
+    "clients/node/lib/guard.js": ["statuses-rolled-back"],
+    "clients/node/lib/lease.js": ["statuses-asking", "statuses-asking-always"],
     "clients/node/lib/headers.js": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/problem.js": ["problems"],
     "clients/python/src/pgonce/errors.py": ["errors"],
-    "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret"],
+    "clients/python/src/pgonce/_reasons.py": ["reasons"],
+    "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/go/errors.go": ["errors"],
+    "clients/go/reasons.go": ["reasons"],
+    "clients/go/middleware.go": ["statuses-rolled-back", "statuses-asking-always", "statuses-asking"],
     "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
     "clients/go/problem.go": ["problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/OnceException.java": ["errors"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/Ending.java": ["statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/StoredReason.java": ["reasons"],
+    "docs/runbook.md": ["reasons"],
 }
 
 
@@ -170,6 +236,17 @@ def written(path, text):
     if found != wanted:
         sys.exit(f"tools/spec.py: {path.relative_to(ROOT)} has places for {found}, and SOURCES names {wanted}")
     return MARKED.sub(fill, text)
+
+
+def sqlstates():
+    """What is wrong with the SQLSTATEs: each that the contract names has a row in errors.json, and each row is one that it raises."""
+    sources = {path: path.read_text() for folder in ("contract", "native") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".sql", ".c", ".h")}
+    named = {path: set(re.findall(r"\bP4\d{3}\b", text)) for path, text in sources.items()}
+    raised = {code for path, text in sources.items() if path.name != "errors.sql" for code in re.findall(r"'(P4\d{3})'", text)}
+    return [
+        *(f"{path.relative_to(ROOT)}: {code} has no row in spec/errors.json" for path, codes in named.items() for code in sorted(codes - set(ERRORS))),
+        *(f"spec/errors.json: {code} is raised nowhere" for code in sorted(set(ERRORS) - raised)),
+    ]
 
 
 def main():
@@ -189,6 +266,11 @@ def main():
         else:
             path.write_text(made)
             print(f"wrote {name}")
+    wrong = sqlstates()
+    for each in wrong:
+        print(each)
+    if wrong:
+        sys.exit("tools/spec.py: the SQLSTATEs of the contract and spec/errors.json differ")
     if check and stale:
         sys.exit("tools/spec.py: a source differs from spec/: run tools/spec.py")
 

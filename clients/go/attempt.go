@@ -311,10 +311,10 @@ func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 	defer cancel()
 	var stored *bool
 	err := a.client.door.QueryRow(closing, Query{
-		SQL: `SELECT CASE WHEN c.verdict = 'new_claim' THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => 'transaction_ended',
-    error_message => 'the effect ended the transaction by itself', tenant => $4::text) END
+		SQL: `SELECT CASE WHEN c.verdict = 'new_claim' THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => $5::text,
+    error_message => $6::text, tenant => $4::text) END
   FROM once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, takeover => false) AS c`,
-		Args: []any{a.scope, a.key, a.gone, a.options.tenant},
+		Args: []any{a.scope, a.key, a.gone, a.options.tenant, reasonEnded.code, reasonEnded.message},
 	}, &stored)
 	if err != nil {
 		return inDoubt(fmt.Errorf("%w: the doubt could not be stored: %w", cause, err))
@@ -415,9 +415,8 @@ func (a *attempt[T]) doubt(ctx context.Context, session Session[T], fingerprint 
 	var stored bool
 	unknown, err := session.Close(ctx, []string{undo}, Query{
 		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text)).fence, NULL,
-    error_code => 'upstream_status', error_message => 'the answer does not say whether the effect happened', response_status => $5::integer,
-    tenant => $4::text)`,
-		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(finalStatus(answer.Status))},
+    error_code => $6::text, error_message => $7::text, response_status => $5::integer, tenant => $4::text)`,
+		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(finalStatus(answer.Status)), reasonUnclear.code, reasonUnclear.message},
 	}, &stored)
 	if err == nil {
 		return nil

@@ -70,7 +70,7 @@ func (l *Lease) done(ctx context.Context, answer Answer) error {
 		_, err = l.Complete(ctx, large)
 	}
 	if answer.kind == asInvalid || errors.Is(err, ErrTooLarge) {
-		_, unreported := l.Doubt(ctx, "answer_not_stored", told(err.Error()))
+		_, unreported := l.Doubt(ctx, reasonNotKept.code, told(err.Error()))
 		return errors.Join(inDoubt(err), unreported)
 	}
 	return err
@@ -108,7 +108,7 @@ func (l *Lease) failed(ctx context.Context, failure error) error {
 		failure = &stored
 		err = l.final(ctx, final)
 	case errors.As(failure, &none):
-		_, err = l.FailRetryable(ctx, "not_done", told(failure.Error()))
+		_, err = l.FailRetryable(ctx, reasonNotDone.code, told(failure.Error()))
 	default:
 		_, err = l.Doubt(ctx, "error", told(failure.Error()))
 		failure = inDoubt(failure)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -23,6 +24,17 @@ const (
 )
 
 var errClaimedInFront = errors.New("A pgonce gateway in front of this service has claimed this key in the same scope: set the option Gateway, or give the two different scopes.") //nolint:staticcheck // also a sentence of the problem document
+
+// saidOf gives what the lines of Once-Effect say; "": nothing, or nothing known.
+func saidOf(lines []string) string {
+	if len(lines) == 1 {
+		switch word := strings.ToLower(lines[0]); word {
+		case effectNone, effectDone, effectUnknown:
+			return word
+		}
+	}
+	return ""
+}
 
 // fenceOf gives the fence under which a gateway in front holds this very intent; 0: none does. It
 // percent-encodes what a header cannot hold.
@@ -82,7 +94,7 @@ const freeWithin = 5 * time.Second
 // is refused, the outcome is stored, and the gateway sends it; else nobody knows, and it is in doubt.
 func (a *attempt[T]) lostCommit(ctx context.Context, cause error) error {
 	claim := Lease{scope: a.scope, key: a.key, Fence: int(a.start.fence), options: a.options}
-	query, err := claim.failQuery(true, "commit_lost", "the connection was lost before COMMIT took effect", Answer{})
+	query, err := claim.failQuery(true, reasonCommitLost.code, reasonCommitLost.message, Answer{})
 	if err == nil {
 		freeing, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeWithin)
 		defer cancel()

@@ -190,9 +190,7 @@ func (h *held) end(kept *headerNames) (answer Answer, effect string, short bool,
 	if h.status == 0 {
 		h.head(http.StatusOK)
 	}
-	if said := h.frozen[onceEffect]; len(said) == 1 {
-		effect = strings.ToLower(said[0])
-	}
+	effect = saidOf(h.frozen[onceEffect])
 	h.frozen.Del(onceEffect)
 	short = h.declared >= 0 && h.r.Method != http.MethodHead && hasBody(h.status) && int64(h.bytes.Len()) < h.declared
 	// A body of no bytes is not nil, which is stored as none.

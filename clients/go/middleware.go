@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -237,7 +238,7 @@ func (m *middleware[T]) transaction(c *call) {
 		how := meaning(answer.Status, effect, c.answer.frozen)
 		switch {
 		case how == endFinal:
-			return answer, how, newFinal("", "", answer)
+			return answer, how, newFinal(reasonRefused.code, reasonRefused.message, answer)
 		case how == endDoubt && c.fence > 0:
 			told, how = effectUnknown, endRelease // the gateway notes the doubt
 		case how == endRelease:
@@ -280,14 +281,15 @@ func meaning(status int, effect string, header http.Header) ending {
 	}
 }
 
-// By HTTP nothing was done, and the same request may well be answered otherwise soon.
-func isRefusal(status int) bool {
-	switch status {
-	case 307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429:
-		return true
-	}
-	return false
+var refusals = []int{
+	// spec: statuses-rolled-back
+	// In a transaction of the client's. By HTTP nothing was done, and the same request may well be answered otherwise soon. So is a 4xx with
+	// Retry-After, each 5xx, and what is no final status of HTTP (below 200, above 599).
+	307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429,
+	// end of spec
 }
+
+func isRefusal(status int) bool { return slices.Contains(refusals, status) }
 
 // The handler under a lease.
 func (m *middleware[T]) lease(c *call) {
@@ -343,7 +345,7 @@ func (m *middleware[T]) lease(c *call) {
 		err, _ := report(func() error { return lease.done(c.ctx, done) })
 		return err
 	}, func() bool {
-		_, mine := report(doubt("timed_out", ErrTimedOut.Message, 0))
+		_, mine := report(doubt(reasonNoAnswer.code, ErrTimedOut.Message, 0))
 		return mine
 	})
 	returned = true
@@ -354,27 +356,28 @@ func (m *middleware[T]) lease(c *call) {
 		return
 	}
 	if cause := context.Cause(c.ctx); cause != nil {
-		_, _ = report(doubt("timed_out", told(cause.Error()), 0))
+		_, _ = report(doubt(reasonNoAnswer.code, told(cause.Error()), 0))
 		m.refuse(c, problemInDoubt, refusal{err: cause})
 		return
 	}
 	answer, effect, short, err := c.answer.end(m.kept)
 	if err != nil {
-		_, _ = report(doubt("answer_not_stored", told(err.Error()), 0))
+		_, _ = report(doubt(reasonNotKept.code, told(err.Error()), 0))
 		m.refuse(c, problemInDoubt, refusal{err: err})
 		return
 	}
 	err, _ = report(func() error {
 		switch how := elsewhere(answer.Status, effect, c.answer.frozen); {
 		case short:
-			return doubt("answer_cut_short", "the answer has less than it declared", answer.Status)()
+			return doubt(reasonNoAnswer.code, "the answer has less than it declared", answer.Status)()
 		case how == endRelease:
-			_, err := lease.FailRetryable(c.ctx, "upstream_status", "the answer asks for another attempt")
+			again := true
+			_, err := lease.fail(c.ctx, &again, reasonAgain.code, reasonAgain.message, Answer{Status: finalStatus(answer.Status)})
 			return err
 		case how == endDoubt:
-			return doubt("upstream_status", "the answer does not say whether the effect happened", finalStatus(answer.Status))()
+			return doubt(reasonUnclear.code, reasonUnclear.message, finalStatus(answer.Status))()
 		case how == endFinal:
-			return lease.final(c.ctx, newFinal("", "", answer))
+			return lease.final(c.ctx, newFinal(reasonRefused.code, reasonRefused.message, answer))
 		default:
 			return lease.done(c.ctx, answer)
 		}
@@ -384,6 +387,25 @@ func (m *middleware[T]) lease(c *call) {
 		return
 	}
 	c.answer.send()
+}
+
+var askingAlways = []int{
+	// spec: statuses-asking-always
+	// Elsewhere: HTTP itself says of these that the same request is sent again: over another connection (RFC 9110, 15.5.20), or after the
+	// handshake (RFC 8470, 5.2).
+	421, 425,
+	// end of spec
+}
+
+var asking = map[int]string{
+	// spec: statuses-asking
+	// Elsewhere: the header with which a status asks for the same request once more, so that nothing was done. A 4xx or a 503 asks with
+	// Retry-After.
+	307: "Location",
+	308: "Location",
+	401: "WWW-Authenticate",
+	407: "Proxy-Authenticate",
+	// end of spec
 }
 
 // What an answer means where nothing is rolled back: lib/http/decide.c has the same.
@@ -396,8 +418,7 @@ func elsewhere(status int, effect string, header http.Header) ending {
 		return endDoubt // no final status of HTTP, as one above 599
 	case status < 300:
 		return endDone
-	case status == 421, status == 425, (status < 500 || status == 503) && status >= 400 && has("Retry-After"), status == 401 && has("WWW-Authenticate"),
-		status == 407 && has("Proxy-Authenticate"), (status == 307 || status == 308) && has("Location"):
+	case slices.Contains(askingAlways, status), (status < 500 || status == 503) && status >= 400 && has("Retry-After"), has(asking[status]):
 		return endRelease
 	case status == 408, status >= 500:
 		return endDoubt

@@ -33,6 +33,40 @@ func TestTheVersionIsTheReleases(t *testing.T) {
 	}
 }
 
+// What an answer says of its effect is what spec/statuses.json says.
+func TestStatusesOfTheSpec(t *testing.T) {
+	var file struct {
+		Cases []struct {
+			Statuses               []int
+			Headers                []string
+			Said                   *string
+			Transaction, Elsewhere string
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "spec/statuses.json")), &file); err != nil || len(file.Cases) < 20 {
+		t.Fatal(err, len(file.Cases))
+	}
+	named := map[ending]string{endDone: "stored", endFinal: "refused", endRelease: "released", endDoubt: "in_doubt"}
+	for _, each := range file.Cases {
+		header := http.Header{}
+		for _, name := range each.Headers {
+			header.Set(name, "1")
+		}
+		said := ""
+		if each.Said != nil {
+			said = saidOf([]string{*each.Said})
+		}
+		for _, status := range each.Statuses {
+			if got := named[meaning(status, said, header)]; got != each.Transaction {
+				t.Errorf("%d %v in the transaction: %s, want %s", status, each, got, each.Transaction)
+			}
+			if got := named[elsewhere(status, said, header)]; got != each.Elsewhere {
+				t.Errorf("%d %v elsewhere: %s, want %s", status, each, got, each.Elsewhere)
+			}
+		}
+	}
+}
+
 func TestKeysAreReadByTheGatewaysGrammar(t *testing.T) {
 	var file struct {
 		Keys []struct {

@@ -9,6 +9,7 @@ const contract = require('./lib/contract');
 const errors = require('./lib/errors');
 const {batch} = require('./lib/batch');
 const {intentOf, lent} = require('./lib/lent');
+const reasons = require('./lib/reasons');
 const {headersOf, send} = require('./lib/answer');
 const {fastify} = require('./lib/fastify');
 const {express, http} = require('./lib/middleware');
@@ -16,7 +17,7 @@ const {answerOf} = require('./lib/reply');
 const {keyOf} = require('./lib/request');
 const {keyOfHeader} = require('./lib/key');
 const {traceparent, traced} = require('./lib/trace');
-const {Attempt, conclude, repeat, transact} = require('./lib/transaction');
+const {Attempt, conclude, leaveInDoubt, repeat, transact} = require('./lib/transaction');
 
 const {Failed, NotDone} = errors;
 const {nameOf} = contract;
@@ -87,10 +88,22 @@ class Once {
     } catch (error) {
       throw await attempt.threw(error);
     }
-    await (failed ? attempt.fail(failed, answer) : attempt.finish(answer));
+    await (failed ? attempt.fail(failed, answer) : attempt.finish(answer)).catch((error) => this.#gone(attempt.intent, error, options));
     const fresh = stored(answer, failed);
     if (!failed) return {verdict: 'proceed', fresh: {...fresh, replayed: false}};
     return {verdict: 'final_failure', failed: errors.final(fresh, {replayed: false, cause: failed})};
+  }
+
+  /** Of an error of finish: where the transaction was not there any more, the intent is in doubt. */
+  async #gone(intent, error, {deadlineMs}) {
+    const known = errors.ofDriver(error);
+    if (known.code !== 'not_started') throw error;
+    try {
+      await leaveInDoubt(this.#pool, intent, {deadlineMs});
+    } catch (unstored) {
+      throw errors.unknown(unstored);
+    }
+    throw errors.doubt({...stored({}), errorCode: reasons.ENDED.code, errorMessage: reasons.ENDED.message}, known);
   }
 
   /** What an effect gets besides its transaction. */
@@ -148,7 +161,7 @@ class Once {
     }
     const {code, message} = errors.reasonOf(error);
     try {
-      await held.fail(error instanceof NotDone ? true : null, {code, message});
+      await held.fail(...(error instanceof NotDone ? [true, {code: reasons.NOT_DONE.code, message}] : [null, {code, message}]));
     } catch (unreported) {
       // Then it is in doubt when its lease has passed.
       this.#logger.error(`pgonce: how an attempt ended could not be stored: ${errors.lineOf(unreported)}`);

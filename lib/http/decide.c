@@ -162,12 +162,26 @@ static bool is_name(http_text name, const char *wanted)
 
 bool http_header_asks(int status, http_text name)
 {
-	if (status == 307 || status == 308) {
-		return is_name(name, "Location");
-	}
-	if ((status == 401 && is_name(name, "WWW-Authenticate")) ||
-	    (status == 407 && is_name(name, "Proxy-Authenticate"))) {
-		return true;
+	static const struct {
+		int status;
+		const char *name;
+	} asking[] = {
+	    /* spec: statuses-asking */
+	    /*
+	     * Elsewhere: the header with which a status asks for the same request once more, so that
+	     * nothing was done. A 4xx or a 503 asks with Retry-After.
+	     */
+	    {307, "Location"},
+	    {308, "Location"},
+	    {401, "WWW-Authenticate"},
+	    {407, "Proxy-Authenticate"},
+	    /* end of spec */
+	};
+
+	for (size_t i = 0; i < sizeof asking / sizeof *asking; i++) {
+		if (status == asking[i].status && is_name(name, asking[i].name)) {
+			return true;
+		}
 	}
 	return ((status >= 400 && status <= 499) || status == 503) && is_name(name, "Retry-After");
 }
@@ -177,13 +191,29 @@ bool http_status_gives_up(int status)
 	return status == 408 || (status >= 502 && status <= 504);
 }
 
-/*
- * HTTP itself says of 421 and 425 that whoever gets them sends the same request again: over another
- * connection (RFC 9110, section 15.5.20), or after the handshake (RFC 8470, section 5.2).
- */
+static bool asks_by_itself(int status)
+{
+	static const int asking[] = {
+	    /* spec: statuses-asking-always */
+	    /*
+	     * Elsewhere: HTTP itself says of these that the same request is sent again: over another
+	     * connection (RFC 9110, 15.5.20), or after the handshake (RFC 8470, 5.2).
+	     */
+	    421, 425,
+	    /* end of spec */
+	};
+
+	for (size_t i = 0; i < sizeof asking / sizeof *asking; i++) {
+		if (status == asking[i]) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static bool asks_again(const http_policy *policy, const http_ending *ending)
 {
-	return !policy->asking_ignored && (ending->asks || ending->status == 421 || ending->status == 425);
+	return !policy->asking_ignored && (ending->asks || asks_by_itself(ending->status));
 }
 
 static http_effect done_if(bool is_stored)

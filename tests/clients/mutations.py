@@ -50,7 +50,7 @@ def node(file, *patterns):
 
 NODE_SUITE = "^the suite$"
 NODE = (
-    Mutation("whole-answers", "lib/held.js", "if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT);", "void declared;",
+    Mutation("whole-answers", "lib/held.js", "if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT, reasons.NO_ANSWER);", "void declared;",
              node("answers", "express: an answer that is shorter or longer than it says is refused")),
     Mutation("whole-requests", "lib/body.js", "const brokenOff = () => done(undefined);", "const brokenOff = () => done(Buffer.concat(pieces));",
              node("answers", "express: a request that breaks off is not taken for a whole one"),
@@ -85,7 +85,7 @@ NODE = (
     Mutation("gateway", "lib/handoff.js", "      await this.#free();\n", "      await Promise.resolve();\n", node("gateway", "a COMMIT that is lost under a claim")),
     Mutation("refusals", "lib/lease.js", "return status >= 400 ? 'refused' : 'done';", "return 'done';",
              node("conformance", NODE_SUITE, "express: refused-under-a-lease-then-run")),
-    Mutation("refusals", "lib/lease.js", "(answer.resultType ? held.complete(answer) : held.fail(false, {...failure, answer}))", "held.fail(false, {...failure, answer})",
+    Mutation("refusals", "lib/lease.js", "(answer.resultType ? held.complete(answer) : held.fail(false, {...reasons.REFUSED, answer}))", "held.fail(false, {...reasons.REFUSED, answer})",
              node("conformance", NODE_SUITE, "express: a-refusal-under-a-lease-above-the-limit")),
 )  # fmt: skip
 
@@ -132,7 +132,7 @@ PYTHON = (
              ("tests/test_gateway.py", "test_two_runs_under_one_fence_have_one_effect_though_their_answers_are_the_same")),
     Mutation("gateway", "src/pgonce/_gate.py", "undone = yield from attempt.report()", "undone = True", ("tests/test_gateway.py", "test_a_commit_that_is_lost_under_a_claim")),
     Mutation("replay", "src/pgonce/_core.py", '"new_claim" if peeked[13] == 1 else again', '"new_claim"', ("tests/test_faults.py", "test_a_claim_whose_reply_is_lost_says_what_was_before_it")),
-    Mutation("refusals", "src/pgonce/_lease.py", "yield held.fail(False, outcome) if refused else held.complete(outcome)", "yield held.complete(outcome)",
+    Mutation("refusals", "src/pgonce/_lease.py", "yield held.fail(False, outcome, code=_reasons.REFUSED[0], message=_reasons.REFUSED[1]) if refused else held.complete(outcome)", "yield held.complete(outcome)",
              ("tests/test_conformance_http.py", "refused-under-a-lease-then-run")),
     Mutation("refusals", "src/pgonce/_lease.py", " and outcome is not without", "", ("tests/test_conformance_http.py", "a-refusal-under-a-lease-above-the-limit")),
     Mutation("refusals", "src/pgonce/_gate.py", "http.said_of(answer.headers) is None", "not any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)",
@@ -159,7 +159,7 @@ GO = (
     Mutation("gateway", "handoff.go", '"SELECT 1 / r.stored::integer = 1 FROM ("', '"SELECT r.stored IS NOT NULL FROM ("', (SUITE, "TestTwoRunsUnderOneFenceHaveOneEffect")),
     Mutation("gateway", "handoff.go", "		_, err = insist(freeing, a.client.door, query)", "		_, _ = insist(freeing, a.client.door, query)",
              (SUITE, "TestACommitUnderAGatewaysClaimThatIsLostFreesTheKeyWhereNothingWasDone")),
-    Mutation("refusals", "middleware.go", "return lease.final(c.ctx, newFinal(\"\", \"\", answer))", "return lease.done(c.ctx, answer)", (SUITE, "TestConformance/pgx/cross/refused-under-a-lease-then-run")),
+    Mutation("refusals", "middleware.go", "return lease.final(c.ctx, newFinal(reasonRefused.code, reasonRefused.message, answer))", "return lease.done(c.ctx, answer)", (SUITE, "TestConformance/pgx/cross/refused-under-a-lease-then-run")),
     Mutation("refusals", "effect.go", "	case limit > 0:\n", "	case limit < 0:\n", (SUITE, "TestConformance/pgx/http/a-refusal-under-a-lease-above-the-limit")),
 )  # fmt: skip
 

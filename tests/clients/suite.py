@@ -20,7 +20,7 @@ STATUS = {code: row["status"] for code, row in json.loads((ROOT / "spec/errors.j
 VERDICTS = {"in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database", "mode"}
 # What a middleware rolls back for: the default of `release`.
-ROLLED_BACK = [307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503]
+ROLLED_BACK = [*json.loads((ROOT / "spec/statuses.json").read_text())["rolled_back"]["statuses"], 503]
 CASE = {"name", "about", "doors", "arrange", "steps", "rows", "location", "service", "runs", "effects"}
 SERVICE = {"status", "headers", "text", "base64", "repeat", "count", "effect", "pieces", "hold", "throw"}
 REQUEST = {"door", "method", "target", "host", "key", "headers", "body", "expect", "background", "join", "release", "sql"}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """The table of docs/gateway.md that says which answers are stored, released or in doubt has every status of HTTP, and is what the gateway does."""
 
+import json
 import re
 
 import pytest
@@ -71,6 +72,19 @@ def assert_retry(door, key, target, first, state):
     else:
         again = door.attempt(key, target)
         assert again.status == 201 and not again.replayed and door.count(key) == 2
+
+
+@pytest.mark.parametrize("case", json.loads((ROOT / "spec/statuses.json").read_text())["cases"], ids=json.dumps)
+def test_what_an_answer_says_of_its_effect_is_what_all_doors_take_it_for(door, case):
+    states = {"stored": "succeeded", "refused": "failed_final", "released": "failed_retryable", "in_doubt": "in_doubt"}
+    for status in case["statuses"]:
+        if status < 200:
+            continue  # nginx takes it for an interim answer; tests/http/test_decide.c has it
+        key = new_key()
+        said = (("Once-Effect", case["said"]),) if "said" in case else ()
+        door.upstream.script(key, Answer(status, (*((name, "/1") for name in case.get("headers", ())), *said), body=b""))
+        assert door.attempt(key, "/pay").status == status
+        assert door.state(key) == states[case["elsewhere"]], status
 
 
 def test_every_status_has_a_row():

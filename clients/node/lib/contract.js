@@ -3,6 +3,7 @@
 'use strict';
 
 const {bytes} = require('./fingerprint');
+const reasons = require('./reasons');
 
 const OUTCOME = "response_status, encode(response_body, 'hex'), response_headers::text, result_type, result_id, error_code, error_message";
 
@@ -178,11 +179,8 @@ function fail({scope, key, tenant}, fence, retryable, {code, message, answer = {
     p.add(text(code), 'text')}, ${p.add(text(message), 'text')}, ${outcome(p, answer)}, tenant => ${p.add(tenant, 'text')})`, p.values];
 }
 
-/** As at every door. */
-const UNSAID = {code: 'upstream_status', message: 'the answer does not say whether the effect happened'};
-
 /** In the transaction that has started it, after ROLLBACK TO: nobody knows what happened elsewhere. */
-function doubt({scope, key, tenant, print: known}, answer, {code, message} = UNSAID) {
+function doubt({scope, key, tenant, print: known}, answer, {code, message} = reasons.UNCLEAR) {
   const p = new Parameters();
   const print = p.add(known, 'bytea');
   const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
@@ -234,7 +232,7 @@ function emitBytes(topic, payload, contentType, {aggregateType, aggregateId, eve
 const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [nameOf(resource, 'resource'), String(waitMs)]];
 
 module.exports = {
-  UNSAID, begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, emitBytes, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
+  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, emitBytes, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
   RESET_ROLE: ['RESET ROLE'],
   SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],

@@ -3,16 +3,21 @@
 // What the guard says of an answer: {} is "send it as it is", {answer} "send this one", {error} "it is the application's error".
 'use strict';
 
-const contract = require('./contract');
 const errors = require('./errors');
 const headers = require('./headers');
+const reasons = require('./reasons');
 const {TOO_LARGE, broken, concluded, logged, unavailable} = require('./reply');
 const {traced} = require('./trace');
-const {Attempt, repeat, transact} = require('./transaction');
+const {Attempt, leaveInDoubt, repeat} = require('./transaction');
 
 const ASK_MS = 5000; // as the gateway's once_timeout
-// By what HTTP says of the status nothing was done; and the same request may well be answered otherwise soon.
-const REFUSALS = new Set([307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503]);
+const REFUSALS = new Set([
+  // spec: statuses-rolled-back
+  // In a transaction of the client's. By HTTP nothing was done, and the same request may well be answered otherwise soon. So is a 4xx with
+  // Retry-After, each 5xx, and what is no final status of HTTP (below 200, above 599).
+  307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429,
+  // end of spec
+]);
 const AS_IT_IS = {};
 
 /** Opens the request's transaction: {guard}, or {reply} where the handler is not to be called; {left}: nobody waits for an answer. */
@@ -30,8 +35,6 @@ function open(pool, options, intent, gone) {
     }
   });
 }
-
-const PARTED = {code: 'parted', message: 'the handler has ended the transaction that it was given: what it did may be committed'};
 
 /** What an answer says of its effect: done, refused (taken back, and stored), none, unknown. said: the values of Once-Effect. */
 function effectOf({effect: said, status, pairs}) {
@@ -88,7 +91,7 @@ class Guard {
     if (effect === 'unknown') return this.doubt(status >= 200 && status <= 599 ? {status} : {});
     const {stored, large} = storable(this.options, head, body);
     if (effect === 'done') return this.attempt.finish(stored, large);
-    return this.attempt.fail({code: `http_${status}`, message: 'the request was refused'}, stored, large);
+    return this.attempt.fail(reasons.REFUSED, stored, large);
   }
 
   undone() {
@@ -128,7 +131,7 @@ class Guard {
   /** The handler has ended the transaction by itself. Whether with its effect, nobody knows; so it must not happen again. */
   async #doubtful(error) {
     try {
-      await transact(this.pool, (session) => session.send([contract.begin(), contract.doubt(this.intent, {}, PARTED)]), {deadlineMs: ASK_MS});
+      await leaveInDoubt(this.pool, this.intent, {deadlineMs: ASK_MS});
       return logged(this.options, 'in-doubt', error);
     } catch (unstored) {
       this.log(unstored);
@@ -167,4 +170,4 @@ class Guard {
   }
 }
 
-module.exports = {AS_IT_IS, ASK_MS, Guard, open, storable};
+module.exports = {AS_IT_IS, ASK_MS, Guard, effectOf, open, storable};

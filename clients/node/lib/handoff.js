@@ -5,6 +5,7 @@
 const contract = require('./contract');
 const errors = require('./errors');
 const {ASK_MS, Guard} = require('./guard');
+const reasons = require('./reasons');
 const {logged, refusal, unavailable} = require('./reply');
 const {Session} = require('./session');
 const {traced} = require('./trace');
@@ -87,13 +88,12 @@ class HandedGuard extends Guard {
   #free() {
     const until = performance.now() + ASK_MS;
     const left = () => Math.max(1, until - performance.now());
-    const failure = {code: 'commit_lost', message: 'the connection was lost before COMMIT took effect'};
     return repeat(async () => {
       const session = await Session.open(this.pool, {ms: left()});
       session.limit(left(), () => session.cut());
       session.open = false;
       try {
-        return await session.send([contract.fail(this.intent, this.intent.fence, true, failure)]);
+        return await session.send([contract.fail(this.intent, this.intent.fence, true, reasons.COMMIT_LOST)]);
       } catch (error) {
         throw marked(error, {lost: session.lost});
       } finally {

@@ -6,6 +6,7 @@
 const {STATUS_CODES, validateHeaderName, validateHeaderValue} = require('http');
 
 const {headersOf, pairsOf, reset, send} = require('./answer');
+const reasons = require('./reasons');
 
 const HELD_MAX = 64 << 20; // the most that the contract stores of an answer
 const BUFFER_MAX = 16384; // what write takes before it asks for patience, as node:http's
@@ -265,7 +266,7 @@ class Held {
     const bodiless = status === 204 || status === 304 || this.#req.method === 'HEAD';
     const body = bodiless ? Buffer.alloc(0) : Buffer.concat(this.#pieces);
     const declared = pairs.find(([name]) => name.toLowerCase() === 'content-length')?.[1];
-    if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT);
+    if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT, reasons.NO_ANSWER);
     return this.#guard.end(this.#head, body);
   }
 

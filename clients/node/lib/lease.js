@@ -4,15 +4,29 @@
 'use strict';
 
 const {claim} = require('./claim');
-const {UNSAID} = require('./contract');
 const errors = require('./errors');
 const {AS_IT_IS, ASK_MS, storable} = require('./guard');
+const reasons = require('./reasons');
 const {TOO_LARGE, broken, concluded, logged, unavailable} = require('./reply');
 const {traced} = require('./trace');
 
 const CONCLUDED = {active: 'processing_active', in_doubt: 'in_doubt', mismatch: 'mismatch', expired: 'expired', final_failure: 'final_failure'};
-// The header with which a status asks for the same request once more, so that nothing was done.
-const ASKS_AGAIN = {401: 'www-authenticate', 407: 'proxy-authenticate', 307: 'location', 308: 'location'};
+const ASKS_AGAIN = {
+  // spec: statuses-asking
+  // Elsewhere: the header with which a status asks for the same request once more, so that nothing was done. A 4xx or a 503 asks with Retry-After.
+  307: 'location',
+  308: 'location',
+  401: 'www-authenticate',
+  407: 'proxy-authenticate',
+  // end of spec
+};
+const ASKS_ALWAYS = new Set([
+  // spec: statuses-asking-always
+  // Elsewhere: HTTP itself says of these that the same request is sent again: over another connection (RFC 9110, 15.5.20), or after the handshake
+  // (RFC 8470, 5.2).
+  421, 425,
+  // end of spec
+]);
 
 /** As the gateway: done, refused (for good), none, unknown. */
 function effectOf({status, pairs, effect}) {
@@ -20,7 +34,7 @@ function effectOf({status, pairs, effect}) {
   const [word] = effect.map((each) => String(each).toLowerCase());
   if (effect.length === 1 && ['none', 'done', 'unknown'].includes(word)) return word;
   const again = status === 503 || (status >= 400 && status < 500) ? has('retry-after') : false;
-  if (again || status === 421 || status === 425 || has(ASKS_AGAIN[status])) return 'none';
+  if (again || ASKS_ALWAYS.has(status) || has(ASKS_AGAIN[status])) return 'none';
   if (status === 408 || status < 200 || status >= 500) return 'unknown';
   return status >= 400 ? 'refused' : 'done';
 }
@@ -64,7 +78,6 @@ class LeaseGuard {
     const {held} = this;
     const {status} = head;
     const {stored, large} = storable(this.options, head, body);
-    const failure = {code: `http_${status}`, message: 'by the status of the answer'};
     const smaller = (report) => report(instead ?? stored).catch((error) => {
       if (errors.ofDriver(error).sqlstate !== 'P4060') throw error;
       return report(large);
@@ -72,9 +85,9 @@ class LeaseGuard {
     switch (effectOf(head)) {
       case 'done': return smaller((answer) => held.complete(answer));
       // once.fail has no result_type: what is too large to keep is remembered as done.
-      case 'refused': return smaller((answer) => (answer.resultType ? held.complete(answer) : held.fail(false, {...failure, answer})));
-      case 'none': return held.fail(true, failure);
-      default: return held.fail(null, {...UNSAID, answer: status >= 200 && status <= 599 ? {status} : {}});
+      case 'refused': return smaller((answer) => (answer.resultType ? held.complete(answer) : held.fail(false, {...reasons.REFUSED, answer})));
+      case 'none': return held.fail(true, {...reasons.AGAIN, answer: status >= 200 && status <= 599 ? {status} : {}});
+      default: return held.fail(null, {...reasons.UNCLEAR, answer: status >= 200 && status <= 599 ? {status} : {}});
     }
   }
 
@@ -94,13 +107,13 @@ class LeaseGuard {
   }
 
   /** Nobody knows what was done. */
-  async #doubt(why) {
+  async #doubt({code}, message) {
     this.#over();
-    await this.held.fail(null, {code: 'handler', message: why}).catch((error) => this.log(errors.ofDriver(error)));
+    await this.held.fail(null, {code, message}).catch((error) => this.log(errors.ofDriver(error)));
   }
 
-  async refuse(message) {
-    await this.#doubt(message);
+  async refuse(message, reason = reasons.NOT_KEPT) {
+    await this.#doubt(reason, message);
     return {answer: broken(this.options, message)};
   }
 
@@ -109,12 +122,12 @@ class LeaseGuard {
   }
 
   broken() {
-    return this.#doubt('the handler gave no whole answer');
+    return this.#doubt(reasons.NO_ANSWER, reasons.NO_ANSWER.message);
   }
 
   #expire() {
     const why = `the handler has not answered within ${this.options.handlerMs} ms`;
-    this.expired(this.#doubt(why).then(() => ({answer: logged(this.options, 'in-doubt', new Error(why))})));
+    this.expired(this.#doubt(reasons.NO_ANSWER, why).then(() => ({answer: logged(this.options, 'in-doubt', new Error(why))})));
   }
 
   log(error) {
@@ -122,4 +135,4 @@ class LeaseGuard {
   }
 }
 
-module.exports = {openLease};
+module.exports = {effectOf, openLease};

@@ -7,6 +7,7 @@ const contract = require('./contract');
 const errors = require('./errors');
 const salts = require('./fingerprint');
 const {lent} = require('./lent');
+const reasons = require('./reasons');
 const {Session} = require('./session');
 
 const BACKOFF_MS = 5;
@@ -241,4 +242,7 @@ function transact(pool, work, options = {}) {
   }, options);
 }
 
-module.exports = {Attempt, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};
+/** The effect has ended its transaction by itself. Whether with what it did, nobody knows; so it must not happen again. */
+const leaveInDoubt = (pool, intent, options) => transact(pool, (session) => session.send([contract.begin(), contract.doubt(intent, {}, reasons.ENDED)]), options);
+
+module.exports = {Attempt, leaveInDoubt, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

@@ -166,11 +166,14 @@ function commitUnseen(tx) {
   });
 }
 
-test('an effect that ends the transaction by itself is noticed: nothing guards it', async () => {
-  await assert.rejects(run(once, async (tx) => {
+test('an effect that ends the transaction by itself is in doubt, and does not run again', async () => {
+  const working = () => run(once, async (tx) => {
     await insert(tx);
     await commitUnseen(tx);
-  }), (error) => error.sqlstate === 'P4012' && error.code === 'not_started');
+  });
+  await assert.rejects(working(), (error) => error instanceof InDoubt && error.cause.sqlstate === 'P4012' && error.answer.errorCode === 'transaction_ended');
+  await assert.rejects(working(), InDoubt);
+  assert.equal(await effects(), 1);
 });
 
 test('a request whose handler has ended the transaction by itself is in doubt, and does not run again', async () => {
@@ -500,7 +503,7 @@ test('once.effect: what failed for good stays failed; what is not known is in do
   const busy = throwing('busy', new NotDone('busy'));
   await assert.rejects(busy(), NotDone);
   await assert.rejects(busy(), NotDone);
-  assert.deepEqual(await told('busy'), {state: 'failed_retryable', error_code: 'NotDone', error_message: 'busy'});
+  assert.deepEqual(await told('busy'), {state: 'failed_retryable', error_code: 'not_done', error_message: 'busy'});
 });
 
 test('where it cannot be stored how the work ended, it is in doubt, and that is logged', async () => {
@@ -748,6 +751,17 @@ test('what another client has left prepared on the connection is in nobody\'s wa
   for (const {name} of rows) await other.query(`PREPARE "${name}" AS SELECT 1`);
   key = `order:${randomUUID()}`;
   await assertDoneOnce(await run(second));
+});
+
+test('what an answer says of its effect is what spec/statuses.json says', () => {
+  const [guard, lease] = [require('../lib/guard'), require('../lib/lease')];
+  const named = {done: 'stored', refused: 'refused', none: 'released', unknown: 'in_doubt'};
+  for (const {statuses, headers = [], said, ...meant} of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/statuses.json'))).cases) {
+    for (const status of statuses) {
+      const answer = {status, pairs: headers.map((name) => [name, '1']), effect: said === undefined ? [] : [said]};
+      assert.deepEqual({transaction: named[guard.effectOf(answer)], elsewhere: named[lease.effectOf(answer)]}, meant, JSON.stringify(answer));
+    }
+  }
 });
 
 test('keys are those of the vectors', () => {

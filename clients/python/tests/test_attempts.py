@@ -307,7 +307,7 @@ def test_why_an_outcome_is_unknown_is_stored(db, raised, message):
 def test_why_nothing_was_done_is_stored(db):
     with psycopg.connect(db.url) as connection, pytest.raises(pgonce.NotDone), pgonce.claim(connection, "why", "not-done", 1):
         raise pgonce.NotDone("the provider is away")
-    assert told(db, "not-done") == [("failed_retryable", "NotDone", "the provider is away")]
+    assert told(db, "not-done") == [("failed_retryable", "not_done", "the provider is away")]
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -17,7 +17,7 @@ import tempfile
 import pytest
 
 import pgonce
-from pgonce import http
+from pgonce import _gate, http
 from pgonce._fingerprint import fingerprint, hashed_of
 
 from .conftest import ROOT
@@ -32,6 +32,16 @@ def test_the_version_is_the_releases():
 
 def test_the_licence_is_the_releases():
     assert (HERE / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.parametrize("case", json.loads((ROOT / "spec/statuses.json").read_text())["cases"], ids=json.dumps)
+def test_what_an_answer_says_of_its_effect(case):
+    named = {http.NONE: "released", http.UNKNOWN: "in_doubt"}
+    for status in case["statuses"]:
+        headers = [(name, "1") for name in case.get("headers", ())] + ([("Once-Effect", case["said"])] if "said" in case else [])
+        done = "refused" if _gate.is_refused(http.Response(status, headers, b"")) else "stored"
+        assert named.get(http.effect_of(status, headers), done) == case["transaction"], status
+        assert named.get(http.effect_elsewhere_of(status, headers), done) == case["elsewhere"], status
 
 
 @pytest.mark.parametrize("case", json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"], ids=lambda case: case["header"][:40])

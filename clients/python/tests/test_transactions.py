@@ -115,7 +115,7 @@ def test_an_effect_whose_transaction_is_gone_is_in_doubt_and_never_runs_again(do
             door.run("gone", key, 1, work)
         assert doubt.value.outcome_unknown
     assert door.db.effects(key) == 1
-    assert door.db.rows("SELECT state::text, error_code FROM once.intent WHERE scope = 'gone' AND key = %s", key) == [("in_doubt", "parted")]
+    assert door.db.rows("SELECT state::text, error_code FROM once.intent WHERE scope = 'gone' AND key = %s", key) == [("in_doubt", "transaction_ended")]
 
 
 def test_an_effect_may_take_another_role(door):

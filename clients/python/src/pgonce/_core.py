@@ -17,7 +17,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
-from . import _sql, errors
+from . import _reasons, _sql, errors
 from ._drivers import Source
 from ._fingerprint import fingerprint, hashed_of, remember, salt_of
 from ._io import Steps
@@ -284,7 +284,7 @@ def is_parted(attempt: Attempt, sqlstate: Optional[str]) -> bool:
 
 def doubt(source: Source, intent: Intent, fingerprint: bytes, why: str, within: float) -> Steps[errors.OnceError]:
     """Puts the intent in doubt, in a transaction of its own, so that nothing runs again; what to raise."""
-    arguments = [intent.scope, intent.key, fingerprint, intent.tenant, intent.traceparent, None, "parted", why]
+    arguments = [intent.scope, intent.key, fingerprint, intent.tenant, intent.traceparent, None, _reasons.ENDED[0], why]
     try:
         yield from alone(source, _sql.DOUBT, arguments, within)
     except errors.OnceError as failed:
@@ -294,7 +294,7 @@ def doubt(source: Source, intent: Intent, fingerprint: bytes, why: str, within: 
     return errors.InDoubt(why)
 
 
-PARTED = "the handler has ended the transaction that it was given: what it did may be committed"
+PARTED = _reasons.ENDED[1]
 
 _DRIVERS = ("psycopg", "psycopg_pool", "psycopg2", "asyncpg", "sqlalchemy", "django")
 

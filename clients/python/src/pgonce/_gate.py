@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
-from . import _core, _sql, errors, http
+from . import _core, _reasons, _sql, errors, http
 from ._drivers import Source
 from ._handoff import HandedAttempt
 from ._io import Steps
@@ -249,13 +249,10 @@ def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:
     """The effect is taken back, and the intent put in doubt: the handler does not know what it did elsewhere."""
     intent, connection = attempt.intent, attempt.connection
     known = status if 200 <= status <= 599 else None
-    arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known, *UNSAID]
+    arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known, *_reasons.UNCLEAR]
     attempt.committing = True
     yield connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (_sql.DOUBT, arguments)])
     attempt.committing = False
-
-
-UNSAID = ("upstream_status", "the answer does not say whether the effect happened")
 
 
 def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]:
@@ -284,6 +281,8 @@ def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Ste
         return effect
     take_back = is_refused(answer)
     outcome, without = outcome_of(policy, answer)
+    if take_back:
+        outcome, without = (dataclasses.replace(each, error_code=_reasons.REFUSED[0], error_message=_reasons.REFUSED[1]) for each in (outcome, without))
     yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back, spare=without)
     return ""
 

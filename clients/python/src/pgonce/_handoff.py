@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Optional, Tuple
 
-from . import _core, _sql
+from . import _core, _reasons, _sql
 from ._io import Steps
 from .answer import Answer, Outcome
 
@@ -40,8 +40,10 @@ class HandedAttempt(_core.Attempt):
     def report(self) -> Steps[bool]:
         """Of an exception, whose answer is somebody else's, and of a COMMIT whose answer is lost: nothing was done, unless the transaction was parted from its
         effect. It waits for a COMMIT that is under way, and one that comes later finds its fence taken. False: not said; the outcome is stored, or nobody knows."""
+        code, message = _reasons.ENDED if self.parted else _reasons.COMMIT_LOST if self.committing else _reasons.NOT_DONE
+        why = Outcome(error_code=code, error_message=message)
         try:
-            return (yield from _core.fail(self.source, self.intent, self.intent.fence or 0, None if self.parted else True, Outcome(), REPORT_S))
+            return (yield from _core.fail(self.source, self.intent, self.intent.fence or 0, None if self.parted else True, why, REPORT_S))
         except Exception as unsaid:  # the gateway gives what is stored, or says that it is in doubt
             _log.debug("the gateway's claim is left to it: scope=%s error=%s", self.intent.scope, type(unsaid).__name__)
             return False

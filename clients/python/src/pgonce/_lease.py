@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Tuple
 
-from . import _core, errors, http
+from . import _core, _reasons, errors, http
 from ._drivers import Source
-from ._gate import UNSAID, Policy, is_refused, outcome_of, public, refusal, replay
+from ._gate import Policy, is_refused, outcome_of, public, refusal, replay
 from ._io import Steps
 from .answer import Outcome
 
@@ -59,13 +59,13 @@ def _report(policy: Policy, held: Any, found: http.Response) -> Steps[None]:
     effect = http.effect_elsewhere_of(found.status, found.headers)
     known = Outcome(status=found.status if 200 <= found.status <= 599 else None)
     if effect == http.NONE:
-        yield held.fail(True, known)
+        yield held.fail(True, known, code=_reasons.AGAIN[0], message=_reasons.AGAIN[1])
     elif effect == http.UNKNOWN or not http.can_be_sent(found.status, found.headers):
-        yield held.fail(None, known, code=UNSAID[0], message=UNSAID[1])
+        yield held.fail(None, known, code=_reasons.UNCLEAR[0], message=_reasons.UNCLEAR[1])
     else:
         outcome, without = outcome_of(policy, found)
         refused = is_refused(found) and outcome is not without  # once.fail has no result_type: what is too large to keep is remembered as done
         try:
-            yield held.fail(False, outcome) if refused else held.complete(outcome)
+            yield held.fail(False, outcome, code=_reasons.REFUSED[0], message=_reasons.REFUSED[1]) if refused else held.complete(outcome)
         except errors.TooLarge:
             yield held.complete(without)

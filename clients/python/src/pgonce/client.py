@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, Generic, List, Optional, Type, TypeVar, Union
 
-from . import _core, _sql, _trace, errors
+from . import _core, _reasons, _sql, _trace, errors
 from ._drivers import Source, connection_of, is_asynchronous, source_of
 from ._io import Steps, drive
 from ._trouble import AUTOCOMMIT
@@ -54,6 +54,14 @@ REASON_MAX = 1000  # characters
 def reason_of(raised: BaseException) -> Optional[str]:
     """Its text, as the database takes it."""
     return str(raised)[:REASON_MAX].replace("\0", "?").encode("utf-8", "replace").decode() or None
+
+
+def code_of(raised: BaseException) -> str:
+    """One at every door for what is pgonce's own to say; else the application's error is named."""
+    for kind, (code, _) in ((errors.NotDone, _reasons.NOT_DONE), (errors.TimedOut, _reasons.NO_ANSWER), (errors.UsageError, _reasons.NOT_KEPT)):
+        if isinstance(raised, kind):
+            return code
+    return type(raised).__name__
 
 
 _current: contextvars.ContextVar[Optional["BaseClaim[Any]"]] = contextvars.ContextVar("pgonce_claim", default=None)
@@ -111,10 +119,10 @@ class BaseClaim(Generic[Told]):
     def _without_report(self, raised: Optional[BaseException]) -> Steps[None]:
         """What a claim that ends without a report says of itself: nobody knows, unless the exception says. And why."""
         retryable = True if isinstance(raised, errors.NotDone) else None
-        outcome = Outcome(error_code="no_report", error_message="it ended without complete, fail or release")
+        outcome = Outcome(error_code=_reasons.NOT_REPORTED[0], error_message=_reasons.NOT_REPORTED[1])
         if raised is not None:
             why = raised.__cause__ if isinstance(raised, errors.InDoubt) and raised.__cause__ is not None else raised
-            outcome = Outcome(error_code=type(why).__name__, error_message=reason_of(why))
+            outcome = Outcome(error_code=code_of(why), error_message=reason_of(why))
         if isinstance(raised, errors.FinalFailure) and raised.answer is None:
             # JSON as text, so that what is told now is what every retry will get: PostgreSQL spells jsonb its own way.
             body = raised.body if isinstance(raised.body, (str, bytes, bytearray, type(None))) else dumps(raised.body)

@@ -313,7 +313,30 @@ def decode_headers(stored: Any) -> Optional[Headers]:
 # ---- what an answer means ----
 
 DONE, NONE, UNKNOWN = "done", "none", "unknown"
-_REFUSALS = (307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503)
+_REFUSALS = (
+    # spec: statuses-rolled-back
+    # In a transaction of the client's. By HTTP nothing was done, and the same request may well be answered otherwise soon. So is a 4xx with
+    # Retry-After, each 5xx, and what is no final status of HTTP (below 200, above 599).
+    307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429,
+    # end of spec
+)
+_ASKING = {
+    # spec: statuses-asking
+    # Elsewhere: the header with which a status asks for the same request once more, so that nothing was done. A 4xx or a 503 asks with
+    # Retry-After.
+    307: "location",
+    308: "location",
+    401: "www-authenticate",
+    407: "proxy-authenticate",
+    # end of spec
+}
+_ASKING_ALWAYS = (
+    # spec: statuses-asking-always
+    # Elsewhere: HTTP itself says of these that the same request is sent again: over another connection (RFC 9110, 15.5.20), or after the
+    # handshake (RFC 8470, 5.2).
+    421, 425,
+    # end of spec
+)
 EFFECT_HEADER = "once-effect"
 TOO_LARGE = "once.too_large"
 
@@ -332,9 +355,6 @@ def effect_of(status: int, headers: Headers) -> str:
     return NONE if later or status in _REFUSALS or not 200 <= status <= 499 else DONE
 
 
-_ASKING = {"location": (307, 308), "www-authenticate": (401,), "proxy-authenticate": (407,), "retry-after": (*range(400, 500), 503)}
-
-
 def effect_elsewhere_of(status: int, headers: Headers) -> str:
     """The same of an effect that no rollback takes back: the gateway's rule (lib/http/decide.c)."""
     said = said_of(headers)
@@ -342,7 +362,9 @@ def effect_elsewhere_of(status: int, headers: Headers) -> str:
         return said
     if not 200 <= status <= 599:
         return UNKNOWN
-    if status >= 300 and (status in (421, 425) or any(status in _ASKING.get(name.lower(), ()) for name, _ in headers)):
+    names = {name.lower() for name, _ in headers}
+    later = (400 <= status <= 499 or status == 503) and "retry-after" in names
+    if later or status in _ASKING_ALWAYS or _ASKING.get(status) in names:
         return NONE
     return UNKNOWN if status >= 500 or status == 408 else DONE
 

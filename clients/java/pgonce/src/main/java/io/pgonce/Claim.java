@@ -3,6 +3,7 @@ package io.pgonce;
 
 import io.pgonce.OnceException.Reason;
 import io.pgonce.OnceException.Stored;
+import io.pgonce.http.StoredReason;
 import java.time.Duration;
 import java.util.Set;
 import java.util.UUID;
@@ -308,7 +309,12 @@ public final class Claim implements AutoCloseable {
      * @return as {@link #complete}
      */
     public boolean retryable(String code, String message) {
-        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), true, code, message, Answer.empty())));
+        return retryable(code, message, 0);
+    }
+
+    /** With the status that the work has answered, or 0. */
+    boolean retryable(String code, String message, int status) {
+        return unsaid(true, code, message, status);
     }
 
     /**
@@ -324,8 +330,12 @@ public final class Claim implements AutoCloseable {
 
     /** With the status that the work has answered, or 0. */
     boolean doubt(String code, String message, int status) {
+        return unsaid(null, code, message, status);
+    }
+
+    private boolean unsaid(Boolean retryable, String code, String message, int status) {
         Answer answer = status < 100 || status > 599 ? Answer.empty() : Answer.of(status);
-        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), null, code, message, answer)));
+        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), retryable, code, message, answer)));
     }
 
     /**
@@ -367,7 +377,7 @@ public final class Claim implements AutoCloseable {
             }
         }
         if (silent && options.heartbeat) {
-            doubt("not_reported", "the attempt ended without a report");
+            doubt(StoredReason.NOT_REPORTED.code(), StoredReason.NOT_REPORTED.message());
         }
     }
 }

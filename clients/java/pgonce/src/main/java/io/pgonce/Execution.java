@@ -3,6 +3,7 @@ package io.pgonce;
 
 import io.pgonce.OnceException.Reason;
 import io.pgonce.OnceException.Stored;
+import io.pgonce.http.StoredReason;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
@@ -157,7 +158,8 @@ final class Execution<E extends Exception> {
     private boolean isFreed() {
         Once quick = once.deadline(FREED_WITHIN);
         try {
-            quick.repeatable(connection -> Sql.fail(connection, name, once.fence, true, "commit_lost", "the connection was lost before COMMIT took effect", Answer.empty()));
+            quick.repeatable(connection -> Sql.fail(connection, name, once.fence, true, StoredReason.COMMIT_LOST.code(), StoredReason.COMMIT_LOST.message(),
+                Answer.empty()));
             return true;
         } catch (RuntimeException unsaid) {
             return false;
@@ -303,7 +305,7 @@ final class Execution<E extends Exception> {
         boolean travels = once.fence == 0 && open.commitTravels();
         if (doubt != null) {
             commitSent = travels;
-            Sql.doubt(connection, name, started, doubt.status(), travels);
+            Sql.doubt(connection, name, started, doubt, travels);
             commit(open);
             commitSent = false;
             throw doubt;
@@ -324,9 +326,9 @@ final class Execution<E extends Exception> {
         gone = failure;
         decidedFailure = null;
         if (once.fence > 0) {
-            return new Doubt(0);
+            return new Doubt(StoredReason.ENDED, 0);
         }
-        decidedDoubt = new Doubt(0);
+        decidedDoubt = new Doubt(StoredReason.ENDED, 0);
         return new Doomed();
     }
 

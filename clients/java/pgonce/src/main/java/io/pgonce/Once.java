@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce;
 
+import io.pgonce.http.StoredReason;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.SQLException;
@@ -307,14 +308,14 @@ public final class Once {
         }
         try {
             if (failure instanceof NothingDone none) {
-                claim.retryable("nothing_done", reason(failure));
+                claim.retryable(none.reason.code(), none.reason.message() == null ? reason(failure) : none.reason.message(), none.status);
                 return none;
             } else if (failure instanceof FinalFailureException known && known.declared) {
                 store(claim, known.answer(), true);
                 return known;
             }
             if (failure instanceof Doubt unknown) {
-                claim.doubt("upstream_status", unknown.getMessage(), unknown.status());
+                claim.doubt(unknown.reason().code(), unknown.reason().message(), unknown.status());
                 return unknown;
             }
             String kind = failure.getClass().getSimpleName();
@@ -343,6 +344,9 @@ public final class Once {
     /** What work throws that certainly has done nothing: a retry may run. */
     public static class NothingDone extends RuntimeException {
         private static final long serialVersionUID = 1L;
+        private final transient StoredReason reason;
+        /** With which the service answered, or 0. */
+        private final int status;
 
         /**
          * Nothing was done.
@@ -352,6 +356,19 @@ public final class Once {
          */
         public NothingDone(String message, Throwable cause) {
             super(message, cause);
+            this.reason = StoredReason.NOT_DONE;
+            this.status = 0;
+        }
+
+        /**
+         * The answer asks for another attempt.
+         *
+         * @param status of the answer
+         */
+        protected NothingDone(int status) {
+            super("the service answered " + status, null);
+            this.reason = StoredReason.AGAIN;
+            this.status = status;
         }
     }
 

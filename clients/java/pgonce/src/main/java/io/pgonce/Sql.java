@@ -30,8 +30,7 @@ final class Sql {
     private static final Set<String> GONE = Set.of("P4012", NO_SUCH_SAVEPOINT, "25P01");
     private static final String COMMIT = "; COMMIT";
     private static final String DOUBT = "SELECT once.fail(?::text, ?::text, (once.claim(?::text, ?::text, ?::bytea, tenant => ?::text, "
-        + "traceparent => ?::text)).fence, NULL, 'upstream_status', 'the answer does not say whether the effect happened', "
-        + "response_status => ?::integer, tenant => ?::text)";
+        + "traceparent => ?::text)).fence, NULL, ?::text, ?::text, response_status => ?::integer, tenant => ?::text)";
     private static final String PEEK = "SELECT verdict, response_status, response_body, response_headers, result_type, result_id, "
         + "error_code, error_message, owner, fence, attempts, traceparent, "
         + "extract(epoch FROM lease_until - clock_timestamp()) * 1000 AS lease_ms FROM once.peek(?::text, ?::text, ?::text)";
@@ -187,11 +186,12 @@ final class Sql {
         }
     }
 
-    static void doubt(Connection connection, Name name, Started started, int status, boolean commit) throws SQLException {
+    static void doubt(Connection connection, Name name, Started started, Doubt doubt, boolean commit) throws SQLException {
         try (PreparedStatement statement = connection.prepareStatement(DOUBT + (commit ? COMMIT : ""))) {
             setAll(statement, 1, name.scope, name.key, name.scope, name.key);
             statement.setBytes(5, started.fingerprint);
-            setAll(statement, 6, name.tenant, started.traceparent, status == 0 ? null : status, name.tenant);
+            setAll(statement, 6, name.tenant, started.traceparent, doubt.reason().code(), doubt.reason().message(),
+                doubt.status() == 0 ? null : doubt.status(), name.tenant);
             first(statement);
         }
     }

@@ -713,7 +713,7 @@ class FaultsTest {
         assertThrows(Once.NothingDone.class, () -> once.effect("pay", nothing, REQUEST, () -> {
             throw new Once.NothingDone("refused at the door", null);
         }));
-        assertEquals(List.of("failed_retryable", "nothing_done", "refused at the door"), reason(nothing));
+        assertEquals(List.of("failed_retryable", "not_done", "refused at the door"), reason(nothing));
         assertEquals(201, once.effect("pay", nothing, REQUEST, () -> Answer.of(201)).status());
         String finalOne = newKey();
         for (int i = 0; i < 2; i++) {
@@ -726,6 +726,7 @@ class FaultsTest {
         String unreported = newKey();
         once.claim("pay", unreported, REQUEST).close();
         assertThrows(InDoubtException.class, () -> once.claim("pay", unreported, REQUEST));
+        assertEquals(List.of("in_doubt", "not_reported", "the attempt ended without a report"), reason(unreported));
     }
 
     @Test

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import io.pgonce.http.Ending;
 import io.pgonce.http.KeyHeader;
 import io.pgonce.testing.Cases;
 import io.pgonce.testing.Child;
@@ -14,6 +15,9 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.util.HexFormat;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 import org.junit.jupiter.api.Test;
 
 /** tests/vectors: keys and fingerprints are those of every other door. */
@@ -31,6 +35,24 @@ class VectorsTest {
             }
         }
         assertEquals(true, keys.size() > 50);
+    }
+
+    @Test
+    void whatAnAnswerSaysOfItsEffectIsWhatTheTableOfAllDoorsSays() throws Exception {
+        Map<Ending, String> named = Map.of(Ending.STORED, "stored", Ending.FAILED, "refused", Ending.RELEASED, "released", Ending.IN_DOUBT, "in_doubt");
+        JsonNode cases = Cases.read(Child.ROOT.resolve("spec/statuses.json")).get("cases");
+        for (JsonNode each : cases) {
+            Set<String> headers = new TreeSet<>(String.CASE_INSENSITIVE_ORDER);
+            each.path("headers").forEach(name -> headers.add(name.asText()));
+            for (JsonNode status : each.get("statuses")) {
+                String said = each.path("said").asText(null);
+                assertEquals(each.get("transaction").asText(), named.get(Ending.of(status.asInt(), said, name -> headers.contains(name) ? "1" : null)),
+                    status + " in the transaction: " + each);
+                assertEquals(each.get("elsewhere").asText(), named.get(Ending.ofElsewhere(status.asInt(), said, name -> headers.contains(name) ? "1" : null)),
+                    status + " elsewhere: " + each);
+            }
+        }
+        assertEquals(true, cases.size() > 20);
     }
 
     @Test

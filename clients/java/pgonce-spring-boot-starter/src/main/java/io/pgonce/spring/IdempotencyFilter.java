@@ -13,6 +13,7 @@ import io.pgonce.Tx;
 import io.pgonce.http.Ending;
 import io.pgonce.http.HeaderPolicy;
 import io.pgonce.http.Problem;
+import io.pgonce.http.StoredReason;
 import jakarta.servlet.FilterChain;
 import jakarta.servlet.ServletException;
 import jakarta.servlet.http.HttpServletRequest;
@@ -37,7 +38,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
         private static final long serialVersionUID = 1L;
 
         Released(int status) {
-            super("the service answered " + status, null);
+            super(status);
         }
     }
 
@@ -205,7 +206,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
             if (ending == Ending.RELEASED) {
                 throw new Released(status);
             } else if (ending == Ending.IN_DOUBT) {
-                throw new Doubt(Ending.isFinal(status) ? status : 0);
+                throw new Doubt(StoredReason.UNCLEAR, Ending.isFinal(status) ? status : 0);
             } else if (!Ending.isFinal(status)) {
                 return Answer.empty().tooLarge(); // Once-Effect says that it is done, and nothing of it can be replayed
             } else if (request.isAsyncHeld() || isEvents(held.getContentType())) {
@@ -213,7 +214,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
             }
             Answer answer = Answer.of(status).headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(held.bytes());
             if (ending == Ending.FAILED) {
-                throw answer.failure("refused", null);
+                throw answer.failure(StoredReason.REFUSED.code(), StoredReason.REFUSED.message());
             }
             return answer;
         }

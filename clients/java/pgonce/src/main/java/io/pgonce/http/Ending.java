@@ -2,6 +2,7 @@
 package io.pgonce.http;
 
 import java.util.Locale;
+import java.util.Map;
 import java.util.Set;
 import java.util.function.UnaryOperator;
 
@@ -18,8 +19,30 @@ public enum Ending {
 
     /** The header with which the service says what it knows. Clients never get it. */
     public static final String HEADER = "Once-Effect";
-    /** By HTTP nothing was done, and the same request may well be answered otherwise soon. */
-    private static final Set<Integer> REFUSALS = Set.of(307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429);
+    private static final Set<Integer> REFUSALS = Set.of(
+        // spec: statuses-rolled-back
+        // In a transaction of the client's. By HTTP nothing was done, and the same request may well be answered otherwise soon. So is a
+        // 4xx with Retry-After, each 5xx, and what is no final status of HTTP (below 200, above 599).
+        307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429
+        // end of spec
+    );
+    private static final Map<Integer, String> ASKING = Map.ofEntries(
+        // spec: statuses-asking
+        // Elsewhere: the header with which a status asks for the same request once more, so that nothing was done. A 4xx or a 503 asks
+        // with Retry-After.
+        Map.entry(307, "Location"),
+        Map.entry(308, "Location"),
+        Map.entry(401, "WWW-Authenticate"),
+        Map.entry(407, "Proxy-Authenticate")
+        // end of spec
+    );
+    private static final Set<Integer> ASKING_ALWAYS = Set.of(
+        // spec: statuses-asking-always
+        // Elsewhere: HTTP itself says of these that the same request is sent again: over another connection (RFC 9110, 15.5.20), or
+        // after the handshake (RFC 8470, 5.2).
+        421, 425
+        // end of spec
+    );
 
     /**
      * Decides where the effect is in the transaction, which ROLLBACK takes back.
@@ -81,12 +104,7 @@ public enum Ending {
 
     /** Who writes such an answer knows that nothing was done, and clients follow it anyway. */
     private static boolean asksAgain(int status, UnaryOperator<String> header) {
-        return switch (status) {
-            case 307, 308 -> header.apply("Location") != null;
-            case 401 -> header.apply("WWW-Authenticate") != null || header.apply("Retry-After") != null;
-            case 407 -> header.apply("Proxy-Authenticate") != null || header.apply("Retry-After") != null;
-            case 421, 425 -> true;
-            default -> (status == 503 || (status >= 400 && status < 500)) && header.apply("Retry-After") != null;
-        };
+        boolean later = (status == 503 || (status >= 400 && status < 500)) && header.apply("Retry-After") != null;
+        return later || ASKING_ALWAYS.contains(status) || (ASKING.containsKey(status) && header.apply(ASKING.get(status)) != null);
     }
 }
