@@ -58,7 +58,25 @@ bool aws_attribute_is_binary(const aws_header *header)
 	return !is_text(header->value);
 }
 
-static char *base64(once_bytes value)
+/* U+FFFE and U+FFFF are UTF-8, and refused. */
+static bool has_noncharacter(once_bytes body)
+{
+	const unsigned char *bytes = body.data;
+
+	for (size_t i = 0; i + 2 < body.length; i++) {
+		if (bytes[i] == 0xef && bytes[i + 1] == 0xbf && bytes[i + 2] >= 0xbe) {
+			return true;
+		}
+	}
+	return false;
+}
+
+bool aws_body_is_text(once_bytes body)
+{
+	return body.length > 0 && is_text(body) && !has_noncharacter(body);
+}
+
+char *aws_base64(once_bytes value)
 {
 	char *text = memory_take((value.length + 2) / 3 * 4 + 1);
 
@@ -68,7 +86,7 @@ static char *base64(once_bytes value)
 
 static json_t *encoded(once_bytes value)
 {
-	char *text = base64(value);
+	char *text = aws_base64(value);
 	json_t *json = json_string(text);
 
 	free(text);

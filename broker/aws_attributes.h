@@ -40,6 +40,17 @@ bool aws_attribute_is_binary(const aws_header *header);
 /* {"X": {"DataType": "String", "StringValue": "..."}}, as SQS has it; NULL: memory is out. */
 json_t *aws_attributes_json(const aws_attributes *attributes);
 
+/*
+ * The attribute of a message whose body is not text, which SQS and SNS take alone: the body is its
+ * base64 (RFC 4648, section 4).
+ */
+#define AWS_BODY_ENCODING_NAME "Pgonce-Body-Encoding"
+#define AWS_BODY_ENCODING "base64"
+/* May a body go as it is? Not an empty one. */
+bool aws_body_is_text(once_bytes body);
+/* Free it. */
+char *aws_base64(once_bytes bytes);
+
 /* Of a message with no key, which no other shares: this and its id. */
 #define AWS_GROUP_OF_ONE "pgonce:event:"
 /* Of a key that can be no group: this and its hash. */

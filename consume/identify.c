@@ -251,6 +251,15 @@ static const char *key_of_bytes(arena *arena, once_bytes bytes)
 /* ---- headers */
 
 /*
+ * The content type has one name for a handler, from whatever broker: NATS writes it in capitals,
+ * Kafka does not, of RabbitMQ it is a property.
+ */
+static const char *name_of(const char *name)
+{
+	return strcasecmp(name, "content-type") == 0 ? "content-type" : name;
+}
+
+/*
  * A header's value in JSON: text as a string; bytes that are none as {"base64": "..."}, which no
  * text can look like.
  */
@@ -288,7 +297,7 @@ static const char *headers_json(const source_message *delivery, bool names_are_t
 
 	for (size_t i = 0; to != NULL && i < delivery->header_count; i++) {
 		const source_header *header = &delivery->headers[i];
-		const char *name = names_are_text ? header->name : escaped(arena, header->name, strlen(header->name));
+		const char *name = names_are_text ? name_of(header->name) : escaped(arena, header->name, strlen(header->name));
 		fprintf(to, "%s%s: %s", i == 0 ? "" : ", ", json_text_quote(arena, name), header_json(arena, header->value));
 	}
 	if (to == NULL || fclose(to) != 0) {
@@ -404,7 +413,10 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 		return;
 	}
 	message->id = id_of_bytes(arena, bytes, id->opaque);
-	if (!topic_is_text) {
+	if (delivery->undecoded != NULL) {
+		message_refuse(message, arena, CODE_UNDECODED, "the message's payload cannot be decoded: %s",
+		               delivery->undecoded);
+	} else if (!topic_is_text) {
 		message_refuse(message, arena, CODE_NO_TEXT, "the message's topic is not UTF-8: %s", message->topic);
 	} else if (bad != NULL) {
 		message_refuse(message, arena, CODE_NO_TEXT, "the name of one of the message's headers is not UTF-8: %s",

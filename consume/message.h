@@ -56,7 +56,8 @@ typedef struct message {
 
 /* SQLSTATEs of what is wrong with a message itself. */
 #define CODE_NO_ID "P4001"
-#define CODE_NO_TEXT "22021" /* character_not_in_repertoire */
+#define CODE_NO_TEXT "22021"   /* character_not_in_repertoire */
+#define CODE_UNDECODED "22P03" /* invalid_binary_representation */
 #define CODE_REUSED_ID "P4050"
 #define CODE_EXPIRED "P4041"
 #define CODE_TOO_LARGE "P4060" /* no fault of the message: the answer to its call */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "broker.h"
 #include "service.h"
@@ -93,6 +94,15 @@ delivery *nats_message_wrap(natsMsg *message, const char *stream)
 	return made;
 }
 
+/*
+ * As the relay writes it: NATS's clients tell upper case from lower, and what was parked has the
+ * handler's name of it.
+ */
+static const char *name_of(const source_header *header)
+{
+	return strcasecmp(header->name, "content-type") == 0 ? "Content-Type" : header->name;
+}
+
 /* A header's value is a line. */
 static natsStatus copy_header(natsMsg *copy, const source_header *header)
 {
@@ -101,7 +111,7 @@ static natsStatus copy_header(natsMsg *copy, const source_header *header)
 	for (char *at = value; at != NULL && (at = strpbrk(at, "\r\n")) != NULL;) {
 		*at = ' ';
 	}
-	natsStatus status = value == NULL ? NATS_NO_MEMORY : natsMsgHeader_Add(copy, header->name, value);
+	natsStatus status = value == NULL ? NATS_NO_MEMORY : natsMsgHeader_Add(copy, name_of(header), value);
 	free(value);
 	return status;
 }

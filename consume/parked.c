@@ -269,7 +269,7 @@ void parked_read(const PGresult *due, int row, const origin *key, arena *arena, 
 	}
 	if (strncmp(message->id, UNUSABLE_ID_PREFIX, strlen(UNUSABLE_ID_PREFIX)) == 0) {
 		message->unusable =
-		    "no handler can have this message (it has no id of its own): discard it, and have it sent anew";
+		    "no handler can have this message (it came without an id, or damaged): discard it, and have it sent anew";
 		message->unusable_code = CODE_NO_ID;
 	}
 }

@@ -33,6 +33,11 @@ typedef struct source_message {
 	 * (RabbitMQ).
 	 */
 	const char *coordinates;
+	/*
+	 * Why no handler can have it, for people: the payload is not what its producer sent, but what
+	 * carried it. NULL: it is fine.
+	 */
+	const char *undecoded;
 	void *own; /* the source's own */
 } source_message;
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -31,7 +32,8 @@ enum {
 	RESIZE_AFTER = 16,        /* messages, at least, that have come since */
 	BEAT_MS = 2000,
 	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
-	AHEAD_S = 86400,          /* by which a producer's clock may be ahead of ours */
+	SHORT_STRING_BYTES_MAX = 255,
+	AHEAD_S = 86400, /* by which a producer's clock may be ahead of ours */
 	/* so long another member may have a message: the broker's consumer_timeout, twice */
 	OTHERS_MS = 3600 * 1000
 };
@@ -716,13 +718,26 @@ static amqp_bytes_t bytes_of(once_bytes bytes)
 	return (amqp_bytes_t){.len = bytes.length, .bytes = (void *)(uintptr_t)bytes.data};
 }
 
+/* Can it be the property, which it was where the message came from this broker? */
+static bool is_content_type(const source_header *header)
+{
+	return strcasecmp(header->name, "content-type") == 0 && header->value.length > 0 &&
+	       header->value.length <= SHORT_STRING_BYTES_MAX;
+}
+
 /* How many are copied. With a CC as text, for example, the broker would close the channel. */
-static size_t copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count)
+static size_t copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count,
+                           amqp_basic_properties_t *properties)
 {
 	size_t copied = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		if (broker_header_steers("rabbitmq", headers[i].name)) {
+			continue;
+		}
+		if (is_content_type(&headers[i])) {
+			properties->_flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
+			properties->content_type = bytes_of(headers[i].value);
 			continue;
 		}
 		entries[copied].key = amqp_cstring_bytes(headers[i].name);
@@ -800,11 +815,12 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
 		return false;
 	}
 	amqp_table_entry_t *entries = memory_take((message->header_count + more_count + 1) * sizeof *entries);
-	size_t count = copy_headers(entries, message->headers, message->header_count);
-	count += copy_headers(entries + count, more, more_count);
 	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
 	                                      .delivery_mode = AMQP_DELIVERY_PERSISTENT,
-	                                      .headers = {.num_entries = (int)count, .entries = entries}};
+	                                      .headers = {.entries = entries}};
+	size_t count = copy_headers(entries, message->headers, message->header_count, &properties);
+	count += copy_headers(entries + count, more, more_count, &properties);
+	properties.headers.num_entries = (int)count;
 	int64_t left_ms = until_ms - service_now_ms();
 	int status = send_within(source, topic, &properties, message->payload, left_ms > 0 ? (int)left_ms : 0);
 	free(entries);

@@ -110,17 +110,80 @@ static void add_headers(delivery *made, json_t *attributes, json_t *packed, char
 	made->message.header_count = (size_t)(header - made->headers);
 }
 
-/* ---- a message */
+/* ---- a body that is not text */
 
-static bool has_header(const delivery *delivery, const char *name)
+static const source_header *find_header(const delivery *made, const char *name)
 {
-	for (size_t i = 0; i < delivery->message.header_count; i++) {
-		if (strcmp(delivery->headers[i].name, name) == 0) {
-			return true;
+	for (size_t i = 0; i < made->message.header_count; i++) {
+		if (strcmp(made->headers[i].name, name) == 0) {
+			return &made->headers[i];
 		}
 	}
-	return false;
+	return NULL;
 }
+
+/* What the body becomes has no more bytes. */
+static size_t body_bytes(const json_t *attributes, const json_t *packed, const json_t *body)
+{
+	bool is_encoded = json_object_get(attributes, AWS_BODY_ENCODING_NAME) != NULL ||
+	                  json_object_get(packed, AWS_BODY_ENCODING_NAME) != NULL;
+
+	return is_encoded ? decoded_bytes(json_string_value(body)) + 1 : 0;
+}
+
+static bool is_text_of(once_bytes value, const char *text)
+{
+	return value.length == strlen(text) && memcmp(value.data, text, value.length) == 0;
+}
+
+/* RFC 4648, section 4, with its padding and nothing else: libcrypto takes more. */
+static bool is_base64(const json_t *body)
+{
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const char *text = json_string_value(body);
+	size_t length = json_string_length(body), used = strspn(text, digits);
+
+	return length % 4 == 0 && length - used <= 2 && strspn(text + used, "=") == length - used;
+}
+
+static void drop_header(delivery *made, const char *name)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < made->message.header_count; i++) {
+		if (strcmp(made->headers[i].name, name) != 0) {
+			made->headers[kept++] = made->headers[i];
+		}
+	}
+	made->message.header_count = kept;
+}
+
+/*
+ * Where our own sink says that the body is encoded: the payload as its producer sent it, and no
+ * word of what carried it; else it stays as it came.
+ */
+static void undo_encoding(delivery *made, char **place)
+{
+	const json_t *body = json_object_get(made->owned, "Body");
+	const source_header *encoding = find_header(made, AWS_BODY_ENCODING_NAME);
+
+	if (encoding == NULL) {
+		return;
+	}
+	if (!is_text_of(encoding->value, AWS_BODY_ENCODING)) {
+		made->message.undecoded =
+		    "its attribute " AWS_BODY_ENCODING_NAME " names an encoding that is not known here: is the relay newer?";
+	} else if (!is_base64(body)) {
+		made->message.undecoded =
+		    "its attribute " AWS_BODY_ENCODING_NAME " says " AWS_BODY_ENCODING ", and its body is not";
+	} else {
+		made->message.payload = decode(json_string_value(body), place);
+		json_object_del(made->owned, "Body");
+		drop_header(made, AWS_BODY_ENCODING_NAME);
+	}
+}
+
+/* ---- a message */
 
 static bool begins_with(const char *text, const char *prefix)
 {
@@ -140,7 +203,7 @@ static once_bytes key_of(const delivery *delivery)
 	const char *group = sqs_message_group(delivery);
 
 	if (group[0] == '\0' || begins_with(group, AWS_GROUP_OF_ONE) ||
-	    (begins_with(group, AWS_GROUP_HASHED) && has_header(delivery, KEY_HEADER))) {
+	    (begins_with(group, AWS_GROUP_HASHED) && find_header(delivery, KEY_HEADER) != NULL)) {
 		return (once_bytes){0};
 	}
 	return (once_bytes){.data = group, .length = strlen(group)};
@@ -159,7 +222,8 @@ delivery *sqs_message_wrap(json_t *message, const char *queue)
 	}
 	json_t *packed = unpacked(attributes);
 	size_t coordinates_bytes = strlen(queue) + strlen(id) + 2;
-	size_t text_bytes = coordinates_bytes + binary_bytes(attributes, "BinaryValue") + binary_bytes(packed, "base64");
+	size_t text_bytes = coordinates_bytes + binary_bytes(attributes, "BinaryValue") + binary_bytes(packed, "base64") +
+	                    body_bytes(attributes, packed, body);
 	delivery *made = delivery_new(json_object_size(attributes) + json_object_size(packed), text_bytes + 4, &text);
 	made->owned = json_incref(message);
 	if (packed != NULL) {
@@ -173,6 +237,7 @@ delivery *sqs_message_wrap(json_t *message, const char *queue)
 	made->message.coordinates = text;
 	text += snprintf(text, coordinates_bytes, "%s/%s", queue, id) + 1;
 	add_headers(made, attributes, packed, &text);
+	undo_encoding(made, &text);
 	made->message.key = key_of(made);
 	return made;
 }
@@ -209,9 +274,17 @@ json_t *sqs_message_copy(const source_message *message, const source_header *mor
 	aws_header *headers = memory_array(NULL, message->header_count + more_count + 1, sizeof *headers);
 	aws_attributes attributes;
 	char group[AWS_GROUP_BYTES], id[AWS_SHA256_HEX_BYTES];
+	once_bytes body = message->payload;
+	char *encoded = NULL;
 	size_t count = 0;
 	json_t *copy = NULL;
 
+	if (!aws_body_is_text(body)) {
+		encoded = aws_base64(body);
+		body = (once_bytes){.data = encoded, .length = strlen(encoded)};
+		headers[count++] = (aws_header){.name = AWS_BODY_ENCODING_NAME,
+		                                .value = {.data = AWS_BODY_ENCODING, .length = strlen(AWS_BODY_ENCODING)}};
+	}
 	/* What is said of the copy comes first: the others may have to share an attribute. */
 	for (size_t i = 0; i < more_count; i++) {
 		headers[count++] = (aws_header){.name = more[i].name, .value = more[i].value};
@@ -223,9 +296,10 @@ json_t *sqs_message_copy(const source_message *message, const source_header *mor
 	/* Of this copy alone: one that is sent again is better than one that is taken for another. */
 	if (sqs_message_id(id)) {
 		aws_group(message->key, id, group);
-		copy = sqs_message(message->payload, &attributes, fifo ? group : NULL, id);
+		copy = sqs_message(body, &attributes, fifo ? group : NULL, id);
 	}
 	aws_attributes_clear(&attributes);
 	free(headers);
+	free(encoded);
 	return copy;
 }

@@ -45,6 +45,17 @@ def test_a_message_is_posted_with_its_key_and_its_answer_is_stored(db, hook):
     assert row == ("succeeded", 201, b"done", {"content-type": "text/plain"})
 
 
+@pytest.mark.parametrize("sent, given", [
+    ({"Content-Type": "application/x-protobuf"}, "application/x-protobuf"), ({"content-type": "avro/binary"}, "avro/binary"), ({}, "application/octet-stream"),
+])
+def test_bytes_are_posted_as_they_are_with_their_content_type(db, hook, sent, given):
+    with Script([message(1, payload=bytes(range(256)), headers=sent)]) as script:
+        consume(script, db.dsn(), **http(hook))
+    request, = hook.requests
+    assert (request.body, request.header("Content-Type")) == (bytes(range(256)), given)
+    assert sum(name.lower() == "content-type" for name, _ in request.headers) == 1
+
+
 def test_what_was_applied_is_not_called_again(db, hook):
     messages = [message(n, key=f"k{n}") for n in range(20)]
     with Script(messages + messages[:5]) as script:

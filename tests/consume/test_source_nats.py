@@ -276,15 +276,15 @@ def test_names_that_are_none_are_refused_at_the_start(nats, tmp_path, option):
 
 
 def test_a_copy_is_published_with_its_headers_and_waited_for(nats, tmp_path):
-    nats.publish([("order.1", b"bad", [("Nats-Msg-Id", "m1"), ("Nats-Expected-Stream", "ORDERS"), ("Pgonce-Event-Id", "e1")])])
+    nats.publish([("order.1", bytes(range(256)), [("Nats-Msg-Id", "m1"), ("Nats-Expected-Stream", "ORDERS"), ("Pgonce-Event-Id", "e1"), ("content-type", "avro/binary")])])
     nats.add_stream("DEAD", "dead.>")
     try:
         with opened(nats, tmp_path) as source:
             message = source.collect(1)[0]
             assert source.publish("dead.stock", message)["state"] == "ok"
             copy = nats.messages("DEAD")[0]
-            assert (copy.subject, copy.data) == ("dead.stock", b"bad")
-            assert sorted(copy.headers) == [("Pgonce-Event-Id", "e1"), ("why", "dead")]
+            assert (copy.subject, copy.data) == ("dead.stock", bytes(range(256)))
+            assert sorted(copy.headers) == [("Content-Type", "avro/binary"), ("Pgonce-Event-Id", "e1"), ("why", "dead")]
             answer = source.publish("nowhere.stock", message)
             assert answer["state"] == "unavailable" and "no stream" in answer["problem"]
     finally:

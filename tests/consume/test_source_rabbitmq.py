@@ -465,12 +465,13 @@ def test_wrong_credentials_are_named(broker, tmp_path):
 
 def test_a_copy_is_published_with_its_headers_and_waited_for(broker, queue, tmp_path):
     broker.declare("dead")
-    broker.publish(queue, [(b"bad", pika.BasicProperties(headers={"Pgonce-Event-Id": "e1"}))])
+    broker.publish(queue, [(bytes(range(256)), pika.BasicProperties(content_type="avro/binary", headers={"Pgonce-Event-Id": "e1"}))])
     with opened(broker, queue, tmp_path) as source:
         message = source.collect(1)[0]
         assert source.publish("dead", message)["state"] == "ok"
         (_, properties, body), = broker.take("dead")
-        assert (body, properties.headers, properties.delivery_mode) == (b"bad", {"Pgonce-Event-Id": "e1", "why": "dead"}, 2)
+        assert (body, properties.headers, properties.delivery_mode) == (bytes(range(256)), {"Pgonce-Event-Id": "e1", "why": "dead"}, 2)
+        assert properties.content_type == "avro/binary"
         answer = source.publish("nowhere", message)
         assert answer["state"] == "unavailable" and "no such queue" in answer["problem"]
         assert source.publish("dead", message)["state"] == "ok"

@@ -2,6 +2,7 @@
 """Messages out of a queue of a server that speaks SQS (ElasticMQ): in the order of their groups, again when they were not deleted, and not again
 when they were."""
 
+import base64
 import json
 import time
 import uuid
@@ -412,6 +413,35 @@ def test_a_copy_is_sent_with_its_headers_and_waited_for(server, door, queue, pla
         assert "neither a name" in source.publish("a.b", message)["problem"]
     copy, = [each for each in server.take(target) if "why" in elasticmq.headers(each)]
     assert (copy["Body"], elasticmq.headers(copy)) == ("bad", {"why": "dead", "Pgonce-Event-Id": "e1", "bytes": b"\xff"})
+
+
+def test_bytes_are_copied_as_they_came_and_nobody_is_told_what_carried_them(server, door, plain, tmp_path):
+    """One with fewer than eleven attributes, and one whose encoding is in the attribute that the last share."""
+    sent = bytes(range(256))
+    rest = {f"h{n}": f"{n}" for n in range(8)}
+    for more in ({"Pgonce-Body-Encoding": "base64"}, {**rest, "Pgonce-Headers": json.dumps({"Pgonce-Body-Encoding": "base64", "last": "1"})}):
+        server.publish(plain, [(base64.b64encode(sent).decode(), None, {"Content-Type": "application/avro", **more})])
+        with opened(door, plain, tmp_path) as source:
+            message, = source.collect(1)
+            assert message["payload"] == {"hex": sent.hex()} and "Pgonce-Body-Encoding" not in headers(message)
+            assert headers(message)["Content-Type"] == "application/avro" and ("last" in headers(message)) == (len(more) > 1)
+            assert source.publish(plain, message)["state"] == "ok"
+            source.acknowledge()
+            source.close()
+        copy, = server.take(plain)
+        assert base64.b64decode(copy["Body"]) == sent and elasticmq.headers(copy)["Pgonce-Body-Encoding"] == "base64"
+
+
+@pytest.mark.parametrize("text", ["ä", "a\tb\r\n", "{}"])
+def test_text_is_copied_as_text(server, door, plain, tmp_path, text):
+    server.publish(plain, [(text, None, {})])
+    with opened(door, plain, tmp_path) as source:
+        message, = source.collect(1)
+        assert source.publish(plain, message)["state"] == "ok"
+        source.acknowledge()
+        source.close()
+    copy, = server.take(plain)
+    assert (copy["Body"], "Pgonce-Body-Encoding" in elasticmq.headers(copy)) == (text, False)
 
 
 def test_no_other_action_is_called_than_the_documented_policy_allows(server, door, queue, plain, tmp_path):

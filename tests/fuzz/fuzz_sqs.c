@@ -4,8 +4,9 @@
  * none: with a handle, coordinates of the queue and the message's id, a body that is text, as many
  * headers as there are attributes and packed ones, each with a name and, unless it was damaged, a
  * value. What our own sink makes of headers comes out as they were, in ten attributes at most; a
- * key is the group that it was, or its hash with the key beside it. tests/fuzz/test_fuzz.py builds
- * and runs it. Input: 'm' and an answer; else a key and headers, name and value each.
+ * key is the group that it was, or its hash with the key beside it. Any body's copy is text, and
+ * comes out as the body again. tests/fuzz/test_fuzz.py builds and runs it. Input: 'm' and an answer;
+ * else a key, a body and headers, name and value each.
  */
 #include <stdio.h>
 
@@ -78,11 +79,36 @@ static bool is_text(const char *name)
 	return text != NULL;
 }
 
+static delivery *received_of(json_t *message, const char *group)
+{
+	json_t *received = json_pack("{s:s, s:s, s:O, s:O*, s:{s:s}}", "MessageId", "m", "ReceiptHandle", "h", "Body",
+	                             json_object_get(message, "MessageBody"), "MessageAttributes",
+	                             json_object_get(message, "MessageAttributes"), "Attributes", "MessageGroupId", group);
+	delivery *made = sqs_message_wrap(received, "orders");
+
+	json_decref(received);
+	return made;
+}
+
+/* The copy of a message with any body, which the source takes. */
+static void check_body(once_bytes body)
+{
+	json_t *copy = sqs_message_copy(&(source_message){.payload = body}, NULL, 0, false);
+	delivery *made = received_of(copy, "g");
+
+	must(made != NULL && made->message.undecoded == NULL && made->message.header_count == 0);
+	must(made->message.payload.length == body.length &&
+	     (body.length == 0 || memcmp(made->message.payload.data, body.data, body.length) == 0));
+	sqs_message_release(made);
+	json_decref(copy);
+}
+
 /* As the sink sends a message, and the source takes it. */
 static void check_round(input *in)
 {
-	size_t key_length = 0, lengths[HEADERS_MAX], count = 0;
-	char *key = take_text(in, &key_length), *names[HEADERS_MAX], *values[HEADERS_MAX], group[AWS_GROUP_BYTES];
+	size_t key_length = 0, body_length = 0, lengths[HEADERS_MAX], count = 0;
+	char *key = take_text(in, &key_length), *body = take_text(in, &body_length);
+	char *names[HEADERS_MAX], *values[HEADERS_MAX], group[AWS_GROUP_BYTES];
 	aws_header headers[HEADERS_MAX];
 	aws_attributes attributes;
 
@@ -101,16 +127,14 @@ static void check_round(input *in)
 			count++;
 		}
 	}
+	check_body((once_bytes){.data = body, .length = body_length});
 	const once_bytes key_bytes = {.data = key, .length = key_length};
 	aws_group(key_bytes, "id", group);
 	aws_attributes_make(headers, count, &attributes);
 	must(attributes.count <= AWS_ATTRIBUTES_MAX);
 	json_t *message = sqs_message((once_bytes){.data = "{}", .length = 2}, &attributes, group, "id");
 	must(message != NULL);
-	json_t *received = json_pack("{s:s, s:s, s:O, s:O*, s:{s:s}}", "MessageId", "m", "ReceiptHandle", "h", "Body",
-	                             json_object_get(message, "MessageBody"), "MessageAttributes",
-	                             json_object_get(message, "MessageAttributes"), "Attributes", "MessageGroupId", group);
-	delivery *made = sqs_message_wrap(received, "orders");
+	delivery *made = received_of(message, group);
 	must(made != NULL && made->message.header_count == count);
 	for (size_t i = 0; i < count; i++) {
 		const source_header *found = find(made, names[i]);
@@ -121,7 +145,6 @@ static void check_round(input *in)
 		must(made->message.key.length == key_length && memcmp(made->message.key.data, key, key_length) == 0);
 	}
 	sqs_message_release(made);
-	json_decref(received);
 	json_decref(message);
 	aws_attributes_clear(&attributes);
 	for (size_t i = 0; i < count; i++) {
@@ -129,6 +152,7 @@ static void check_round(input *in)
 		free(values[i]);
 	}
 	free(key);
+	free(body);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
