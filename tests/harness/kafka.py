@@ -202,6 +202,11 @@ class Kafka(Broker):
         with Admin(self.servers) as admin:
             admin.delete_records(topic, partition, before)
 
+    def change_topic(self, topic, patience_s=PATIENCE_S, **settings):
+        """All that is set of it from now on; what is not named is the broker's default: max_message_bytes=... AssertionError without an answer."""
+        with Admin(self.servers) as admin:
+            admin.configure(topic, {name.replace("_", "."): str(value) for name, value in settings.items()}, patience_s)
+
     def committed(self, group, topic, partitions):
         """{partition: the offset that the group reads next}; of a partition of which it has committed none: 0."""
         with Admin(self.servers, group) as admin:
@@ -244,7 +249,7 @@ class Admin:
         for name in ("conf_new", "new", "NewTopic_new", "queue_new", "queue_poll", "event_CreateTopics_result",
                      "CreateTopics_result_topics", "topic_result_error_string", "event_error_string", "AclBinding_new",
                      "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error", "topic_partition_list_new",
-                     "DeleteRecords_new"):  # fmt: skip
+                     "DeleteRecords_new", "ConfigResource_new"):  # fmt: skip
             getattr(lib, f"rd_kafka_{name}").restype = ctypes.c_void_p
         self.error = ctypes.create_string_buffer(512)
         conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
@@ -277,6 +282,20 @@ class Admin:
         results = lib.rd_kafka_CreateTopics_result_topics(result, ctypes.byref(count))
         first = ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
         assert lib.rd_kafka_topic_result_error(first) == 0, ctypes.string_at(lib.rd_kafka_topic_result_error_string(first))
+        lib.rd_kafka_event_destroy(event)
+        lib.rd_kafka_queue_destroy(queue)
+
+    def configure(self, topic, settings, patience_s):
+        lib = self.lib
+        resource = ctypes.c_void_p(lib.rd_kafka_ConfigResource_new(self.TOPIC, topic.encode()))
+        for name, value in settings.items():
+            assert lib.rd_kafka_ConfigResource_set_config(resource, name.encode(), value.encode()) == 0
+        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
+        lib.rd_kafka_AlterConfigs(self.client, (ctypes.c_void_p * 1)(resource), ctypes.c_size_t(1), None, queue)
+        lib.rd_kafka_ConfigResource_destroy(resource)
+        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, patience_s * 1000))
+        assert event, f"no answer to the settings of topic {topic}"
+        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
         lib.rd_kafka_event_destroy(event)
         lib.rd_kafka_queue_destroy(queue)
 

@@ -550,6 +550,13 @@ def nothing_lost(story):
 
 
 @rule(online=True)
+def none_blamed(story):
+    """Promise 3: no event counts an attempt for the batch that it was in: a broker refuses batches for their size, and no event is too large itself."""
+    for row in story.rows("blamed"):
+        yield ("", "event", ""), f"{row['by']} counted an attempt: {row['text']}"
+
+
+@rule(online=True)
 def none_buried(story):
     """Promise 4: nothing is given up that could be applied, however old it looks: in the torture, every event and every message can."""
     for row in story.rows("dead"):

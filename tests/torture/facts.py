@@ -86,7 +86,7 @@ def collect(system, online=False):
         found = {"published": published.read(system), "copies": list(published.COPIES)}
         # After what they published: no turn of which it has something is missing.
         found["turns"], found["sleeps"] = published.turns(system), [dict(sleep) for sleep in system.sleeps]
-        found["records"] = published.records(system)
+        found["records"], found["blamed"] = published.records(system), published.blamed(system)
         # Before what is applied: who leaves the one is in the other.
         found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
         found["applied"] = warehouse.rows(APPLIED)

@@ -143,6 +143,20 @@ def takeover(system, target):
 
 
 @contextlib.contextmanager
+def refuse(system, target):
+    """The broker is there and refuses what it is sent, or a part of it. Where it cannot be told that this is over, it learns it when all is healed."""
+    del target
+    if not system.broker.is_running() or system.broker.stopped or system.refuses:
+        raise NotNow("the broker is away, or refuses already")
+    system.refuses = True
+    system.refuse(True)
+    yield None
+    with contextlib.suppress(NotNow):
+        system.refuse(False)
+        system.refuses = False
+
+
+@contextlib.contextmanager
 def churn(system, target, how):
     """A consumer leaves while the handlers are slow and the consumers have all that they may hold: it is killed, or stopped, which its broker takes for
     death after a while, or ends as it should. When it is back they are slow for a while yet, so that what was its own comes back to the full."""
@@ -295,6 +309,7 @@ TABLE = (
     Fault("pause", pause, (*NODES, *JOBS, "primary-backend", "primary-backend", "gateway-worker", CLIENT, CLIENT), 5, 0.3, 8, a_pick),
     Fault("takeover", takeover, ("relay",), 2, 2, 5),
     Fault("churn", churn, ("consume", "consume-b"), 2, 4, 10, lambda draw: {"how": draw.choice(tuple(LEAVES))}),
+    Fault("refuse", refuse, ("broker",), 2, 2, 8),
     Fault("failover", failover, ("primary",), 2, 0.2, 2, lambda draw: {"fenced": draw.random() < 0.5}),
     Fault("cut", cut, LINKS, 3, 0.3, 4),
     Fault("delay", delay, LINKS, 2, 2, 8, lambda draw: {"ms": draw.choice((5, 50, 300)), "jitter": draw.choice((5, 50, 300))}),

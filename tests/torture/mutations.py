@@ -332,6 +332,16 @@ MUTATIONS = {
             native=False,
         ),
         Mutation(
+            "batch_blames_its_events",
+            "the relay counts an attempt for each event of a batch that Kafka refuses",
+            rules=("none_blamed",),
+            doors=("sql", "lib"),
+            faults=("refuse",),
+            files=(("relay/sink_kafka.c", "case INVALID_DIFFERENT_RECORD: return true;", "case INVALID_DIFFERENT_RECORD: return false;"),),
+            target="cli/pgonce",
+            broker="kafka",
+        ),
+        Mutation(
             "function_called_begin",
             "a function's name is `begin`, for which psql takes all that follows in a dump for its body",
             rules=("dumps_restore",),

@@ -8,6 +8,7 @@ NATS and Kafka keep everything anyway, with the time at which they took it. Rabb
 reads a queue of SQS twice: what the relays have sent is recorded before it, when it has answered, also what it drops as a repeat."""
 
 import datetime
+import itertools
 import json
 import re
 import time
@@ -17,6 +18,7 @@ from harness import aws
 COPIES = ("torture", "mirror")  # the relays of one outbox
 QUEUES = {"torture": "torture.published", "mirror": "mirror.published"}  # of RabbitMQ
 TURN = re.compile(r"^(\S+)Z level=info relay=torture event=(?:active|took_over)\b", re.M)
+BLAMED = re.compile(r"^\S+Z level=\w+ relay=\S+ (event=(?:parked|dead) .* attempts=[1-9].*\(MSG_SIZE_TOO_LARGE\).*)$", re.M)
 FIELDS = ("tenant", "scope", "key", "aggregate", "step", "nth")
 
 
@@ -80,13 +82,34 @@ def records(system):
 
 
 class Recorder(aws.Door):
-    """Before SQS: what was published by which relay, once the queue has it."""
+    """Before SQS: what was published by which relay, once the queue has it. refuses: every second event of what is sent fails, as a service does that has trouble
+    of its own."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.published = []
+        self.refuses, self.entries = False, itertools.count()
 
     def pass_on(self, request):
+        if request.target == "SendMessageBatch" and self.refuses:
+            return self.pass_a_part(request)
+        return self.pass_and_record(request)
+
+    def pass_a_part(self, request):
+        asked = json.loads(request.body)
+        passed = [each for each in asked["Entries"] if next(self.entries) % 2]
+        status, text, *headers = 200, b"{}"
+        if passed:
+            status, text, *headers = self.pass_and_record(request._replace(body=json.dumps({**asked, "Entries": passed}).encode()))
+        if status != 200:
+            return (status, text, *headers)
+        answer = json.loads(text)
+        answer["Failed"] = answer.get("Failed", []) + [
+            {"Id": each["Id"], "Code": "InternalError", "Message": "said by the torture", "SenderFault": False} for each in asked["Entries"] if each not in passed
+        ]
+        return (status, json.dumps({"Successful": [], **answer}).encode(), *headers)
+
+    def pass_and_record(self, request):
         status, text, *headers = super().pass_on(request)
         if request.target == "SendMessageBatch" and status == 200:
             stored = {each["Id"] for each in json.loads(text).get("Successful", ())}
@@ -105,6 +128,11 @@ def said_of(entry, attribute):
 def of_sqs(harness):
     with harness.door.lock:
         return list(harness.door.published)
+
+
+def blamed(system):
+    """The events for which a relay has counted an attempt because Kafka refused something as too large, by its log: dicts of by and text. None is too large."""
+    return [{"by": name, "text": said} for name, relay in system.relays.items() for said in BLAMED.findall(relay.log.read_text(errors="replace"))]
 
 
 def turns(system):

@@ -3,6 +3,7 @@
 broker, consumer, keeper; each pair joined by a link (links.py) that can be broken. Two processes run the relays (published.py): of each relay one is active."""
 
 import atexit
+import contextlib
 import pathlib
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ import sys
 import threading
 import time
 
+import pika.exceptions
 import psycopg2
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from harness import kafka as kafka_harness
 from harness import maven
@@ -30,6 +33,11 @@ from .processes import Broker, Gateway, Job, Node, StandingBroker, short_directo
 HERE = pathlib.Path(__file__).parent
 PREFETCH = 40  # of a consumer; soon full when its handler is slow
 BATCH = 20
+TOPIC = {"message_timestamp_type": "LogAppendTime"}
+FULL = "full"  # a queue of RabbitMQ that has room for one message
+REFUSE_PATIENCE_S = 5
+ROOM = 10  # messages that a stream of NATS still takes when it begins to refuse
+SMALL_BYTES = 1300  # of a batch of Kafka: more than any event has, and less than three
 SHARED = ("kafka", "sqs")  # brokers that give the messages to several consumers at a time, in order
 SURELY_SYNCHRONOUS_S = 10  # longer than a fault stops a process
 PATIENCE_S = 120  # a start, on a machine that has much to do
@@ -127,6 +135,7 @@ class System:
         self.naive = self.handoff = self.consumer = self.keeper = None
         self.relays = {}  # by name
         self.sleeps = []  # of relays that were stopped until another had taken over: by, since (seconds since 1970)
+        self.refuses = False  # the broker does, or may
         self.sockets = None
         self.begun = time.monotonic()
         self.over = threading.Event()
@@ -287,13 +296,14 @@ class System:
         elif self.broker_kind == "rabbitmq":
             for queue, exchange in (("torture", "torture"), *((queue, relay) for relay, queue in published.QUEUES.items())):
                 harness.declare(queue, exchange, [""], "fanout")
+            harness.declare(FULL, x_max_length=1, x_overflow="reject-publish")
             harness.keep()
         elif self.broker_kind == "sqs":
             for relay in published.COPIES:
                 harness.declare(f"{relay}.fifo")
         else:
             for relay in published.COPIES:
-                harness.create_topic(relay, 4, message_timestamp_type="LogAppendTime")
+                harness.create_topic(relay, 4, **TOPIC)
 
     def _sink(self, relay, name):
         """Where a relay publishes, as one process of it has it. Each event says which process has published it: by its subject, its routing key, or its source."""
@@ -487,6 +497,28 @@ class System:
         waiting = "SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE relay = 'torture' AND state <> 'idle'"
         return self.primary.value(waiting, dbname="torture")
 
+    # The broker.
+
+    def refuse(self, refuses):
+        """True: from now on the broker refuses what comes in batches (Kafka), all but a few (NATS), everything, for one queue of the exchange is full (RabbitMQ), or
+        every second event of a call (SQS). NotNow where nobody answers."""
+        harness = self.broker.harness
+        try:
+            if self.broker_kind == "kafka":
+                harness.change_topic("torture", REFUSE_PATIENCE_S, **TOPIC, **({"max_message_bytes": SMALL_BYTES} if refuses else {}))
+            elif self.broker_kind == "rabbitmq":
+                with contextlib.closing(harness.connect(REFUSE_PATIENCE_S)) as connection:
+                    channel = connection.channel()
+                    (channel.queue_bind if refuses else channel.queue_unbind)(FULL, "torture", "")
+            elif self.broker_kind == "nats":
+                with harness.connect(timeout=REFUSE_PATIENCE_S) as client:
+                    held = client.api("STREAM.INFO.TORTURE")["state"]["messages"]
+                harness.change_stream("TORTURE", max_msgs=held + ROOM if refuses else -1, discard="new" if refuses else "old")
+            else:
+                harness.door.refuses = refuses
+        except (OSError, AssertionError, subprocess.SubprocessError, pika.exceptions.AMQPError, AMQPConnectorException) as problem:
+            raise NotNow(f"the broker does not answer: {str(problem)[:200]}") from None
+
     # The consumers.
 
     def slow_down(self, seconds, for_s):
@@ -529,6 +561,9 @@ class System:
                 self._await_node(process, patience_s)
             else:
                 self._await(process, patience_s=patience_s)
+        if self.refuses:
+            self.refuse(False)
+            self.refuses = False
         wait_until(self.in_sync, "the standby after the faults", patience_s)
         assert not self.problems, self.problems
 

@@ -694,6 +694,11 @@ def test_what_still_waits_in_the_end(run, what):
     assert run.broken(online=True) == set()
 
 
+def test_an_event_that_is_blamed_for_its_batch(run):
+    run.facts["blamed"] = [{"by": "relay-a", "text": "event=parked attempts=1"}]
+    assert run.broken() == run.broken(online=True) == {"none_blamed"}
+
+
 def test_what_is_given_up(run):
     run.facts["dead"].append({"text": "message 7 of orders"})
     assert run.broken() == run.broken(online=True) == {"none_buried"}
