@@ -12,11 +12,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture
 def check_files(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    # tools/contract.py, not the folder of tests of that name.
+    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "contract"}
     import check_files as module
 
     monkeypatch.setattr(module, "problems", [])
     yield module
     sys.modules.pop("check_files", None)
+    sys.modules.pop("contract", None)
+    sys.modules.update(ours)
 
 
 @pytest.mark.parametrize("decision", [
