@@ -57,7 +57,7 @@ test-sanitized: setup-test build build-sanitized ## every test on programs and a
 	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-sanitized PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized \
 		PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
 
-THREADED := tests/lib tests/http tests/service tests/relay tests/consume tests/keeper tests/cli
+THREADED := tests/lib tests/http tests/runtime tests/relay tests/consume tests/keeper tests/cli
 test-threads: setup-test build ## the programs with threads under ThreadSanitizer (TESTS)
 	@tools/build.sh $(BUILD)-threads -Db_sanitize=thread -Db_lundef=false -Dsbom=false
 	@mkdir -p $(BUILD)-threads/gateway && cp $(BUILD)/gateway/ngx_http_once_module.so $(BUILD)-threads/gateway/

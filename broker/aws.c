@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* aws.c: see aws.h. Calls go by service/http_client.c; here they are signed, and answers judged. */
+/* aws.c: see aws.h. Calls go by runtime/http_client.c; here they are signed, and answers judged. */
 #include "aws.h"
 
 #include <errno.h>
@@ -125,7 +125,7 @@ void aws_address_free(aws_address *address)
 /* ---- the client */
 
 struct aws_client {
-	const service *service;
+	const speaker *speaker;
 	const aws_address *address;
 	const char *name; /* "sqs" */
 	aws_keychain *keychain;
@@ -147,15 +147,15 @@ static http_client *open_http(const aws_address *address, int64_t calls_max, int
 	                                        .ca_file = address->ca_file});
 }
 
-aws_client *aws_client_new(const service *service, const aws_address *address, const char *service_name,
+aws_client *aws_client_new(const speaker *speaker, const aws_address *address, const char *service_name,
                            int64_t calls_max, int64_t timeout_ms)
 {
 	aws_client *client = memory_take(sizeof *client);
 
-	client->service = service;
+	client->speaker = speaker;
 	client->address = address;
 	client->name = service_name;
-	client->keychain = aws_keychain_new(service, address);
+	client->keychain = aws_keychain_new(speaker, address);
 	client->http = open_http(address, calls_max, timeout_ms);
 	client->errands = open_http(address, 1, timeout_ms < ERRAND_MS ? timeout_ms : ERRAND_MS);
 	if (client->http == NULL || client->errands == NULL) {
@@ -309,7 +309,7 @@ static bool learn_clock(aws_client *client, const aws_call *call)
 		return false;
 	}
 	client->ahead_s = call->http.date_s - (int64_t)time(NULL);
-	service_log(client->service, SERVICE_WARNING, "clock",
+	runtime_log(client->speaker, RUNTIME_WARNING, "clock",
 	            "ahead_s=%lld hint=\"the clock of %s is so far ahead of this machine's; calls are signed by it\"",
 	            (long long)client->ahead_s, client->address->host);
 	return true;

@@ -10,7 +10,7 @@
 #include "aws_text.h"
 #include "broker.h"
 #include "http_client.h"
-#include "service.h"
+#include "runtime.h"
 
 /* A struct that a table belongs to begins with this. */
 typedef struct aws_options {
@@ -79,7 +79,7 @@ typedef struct aws_call {
 typedef struct aws_client aws_client;
 
 /* calls_max: at once. timeout_ms: of a call. NULL: memory is out. The address outlives it. */
-aws_client *aws_client_new(const service *service, const aws_address *address, const char *service_name,
+aws_client *aws_client_new(const speaker *speaker, const aws_address *address, const char *service_name,
                            int64_t calls_max, int64_t timeout_ms);
 /* Breaks off what is in flight; those calls are not handed back: the caller clears them. */
 void aws_client_free(aws_client *client);

@@ -26,7 +26,7 @@ enum {
 #define SESSION_NAME "pgonce"
 
 struct aws_keychain {
-	const service *service;
+	const speaker *speaker;
 	const aws_address *address;
 	aws_credentials current; /* access_key NULL: none yet */
 	int64_t due_ms;          /* when to ask again */
@@ -523,11 +523,11 @@ static const struct provider {
     {"instance", machine_there, machine_fetch, true},
 };
 
-aws_keychain *aws_keychain_new(const service *service, const aws_address *address)
+aws_keychain *aws_keychain_new(const speaker *speaker, const aws_address *address)
 {
 	aws_keychain *keychain = memory_take(sizeof *keychain);
 
-	keychain->service = service;
+	keychain->speaker = speaker;
 	keychain->address = address;
 	return keychain;
 }
@@ -582,8 +582,8 @@ static bool fetch(aws_keychain *keychain)
 	aws_credentials_wipe(&keychain->current);
 	keychain->current = fresh;
 	keychain->current.from = provider->name;
-	keychain->due_ms = service_now_ms() + due_in_ms(&keychain->current, provider->rereads);
-	service_log(keychain->service, is_new ? SERVICE_INFO : SERVICE_DEBUG, "credentials",
+	keychain->due_ms = runtime_now_ms() + due_in_ms(&keychain->current, provider->rereads);
+	runtime_log(keychain->speaker, is_new ? RUNTIME_INFO : RUNTIME_DEBUG, "credentials",
 	            "from=\"%s\" access_key=%.4s...", provider->name, keychain->current.access_key);
 	return true;
 }
@@ -591,18 +591,18 @@ static bool fetch(aws_keychain *keychain)
 const aws_credentials *aws_keychain_get(aws_keychain *keychain, char problem[BROKER_PROBLEM_BYTES])
 {
 	const aws_credentials *current = &keychain->current;
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
-	if (service_now_ms() >= keychain->due_ms) {
-		keychain->asked_ms = service_now_ms();
+	if (runtime_now_ms() >= keychain->due_ms) {
+		keychain->asked_ms = runtime_now_ms();
 		if (fetch(keychain)) {
 			keychain->failures = 0;
 		} else {
 			/* What is there may be valid yet. */
-			service_log(keychain->service, keychain->failures == 0 ? SERVICE_WARNING : SERVICE_DEBUG, "credentials",
-			            "problem=%s", service_quote(keychain->problem, quoted));
+			runtime_log(keychain->speaker, keychain->failures == 0 ? RUNTIME_WARNING : RUNTIME_DEBUG, "credentials",
+			            "problem=%s", runtime_quote(keychain->problem, quoted));
 			keychain->due_ms =
-			    service_now_ms() + service_backoff_ms(++keychain->failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+			    runtime_now_ms() + runtime_backoff_ms(++keychain->failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
 		}
 	}
 	bool is_over = current->expires_s != 0 && (int64_t)time(NULL) >= current->expires_s;
@@ -615,7 +615,7 @@ const aws_credentials *aws_keychain_get(aws_keychain *keychain, char problem[BRO
 
 bool aws_keychain_renew(aws_keychain *keychain)
 {
-	if (service_now_ms() < keychain->asked_ms + RENEW_MS) {
+	if (runtime_now_ms() < keychain->asked_ms + RENEW_MS) {
 		return false;
 	}
 	keychain->due_ms = 0;

@@ -13,7 +13,7 @@
 typedef struct aws_keychain aws_keychain;
 
 /* Never NULL. The address outlives it. */
-aws_keychain *aws_keychain_new(const service *service, const aws_address *address);
+aws_keychain *aws_keychain_new(const speaker *speaker, const aws_address *address);
 void aws_keychain_free(aws_keychain *keychain);
 /*
  * What is valid now, until the next call of this file. May wait for whoever gives them out, some

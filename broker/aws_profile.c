@@ -16,7 +16,7 @@
 
 #include "aws_text.h"
 #include "memory.h"
-#include "service.h"
+#include "runtime.h"
 
 enum {
 	TEXT_BYTES_MAX = 64 * 1024,
@@ -177,7 +177,7 @@ static void read_output(int input, int64_t until_ms, char *text)
 	ssize_t count = 1;
 
 	while (count > 0 && length < TEXT_BYTES_MAX - 1) {
-		int64_t left_ms = until_ms - service_now_ms();
+		int64_t left_ms = until_ms - runtime_now_ms();
 		int ready = left_ms > 0 ? poll(&watched, 1, (int)left_ms) : 0;
 		if (ready <= 0 && !(ready < 0 && errno == EINTR)) {
 			return;
@@ -193,7 +193,7 @@ static int end(pid_t pid, int64_t until_ms)
 	int status = 0;
 	pid_t ended = 0;
 
-	while ((ended = waitpid(pid, &status, WNOHANG)) == 0 && service_now_ms() < until_ms) {
+	while ((ended = waitpid(pid, &status, WNOHANG)) == 0 && runtime_now_ms() < until_ms) {
 		(void)poll(NULL, 0, LOOK_MS);
 	}
 	kill(-pid, SIGKILL);
@@ -206,7 +206,7 @@ static int end(pid_t pid, int64_t until_ms)
 char *aws_program_run(const char *command, char problem[BROKER_PROBLEM_BYTES])
 {
 	int ends[2];
-	int64_t until_ms = service_now_ms() + PROGRAM_MS;
+	int64_t until_ms = runtime_now_ms() + PROGRAM_MS;
 	pid_t pid = 0;
 
 	if (pipe2(ends, O_CLOEXEC) != 0) {

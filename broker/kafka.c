@@ -34,25 +34,25 @@ static const kafka_fixed common[] = {
 static void on_log(const rd_kafka_t *client, int level, const char *facility, const char *text)
 {
 	const kafka_watch *watch = rd_kafka_opaque(client);
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
 	if (watch == NULL) {
 		return;
 	}
 	/* A connection's failures come by on_error too. */
 	level = strcmp(facility, "FAIL") == 0 ? LOG_DEBUG : level;
-	service_log(watch->service,
-	            level <= LOG_ERR       ? SERVICE_WARNING
-	            : level <= LOG_WARNING ? SERVICE_INFO
-	                                   : SERVICE_DEBUG,
-	            "kafka", "facility=%s text=%s", facility, service_quote(text, quoted));
+	runtime_log(watch->speaker,
+	            level <= LOG_ERR       ? RUNTIME_WARNING
+	            : level <= LOG_WARNING ? RUNTIME_INFO
+	                                   : RUNTIME_DEBUG,
+	            "kafka", "facility=%s text=%s", facility, runtime_quote(text, quoted));
 }
 
 /* Called by whoever polls the client, so in the thread that reads the problem. */
 static void on_error(rd_kafka_t *client, int error, const char *reason, void *opaque)
 {
 	kafka_watch *watch = opaque;
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	bool repeated = watch->error == error;
 
 	(void)client;
@@ -62,8 +62,8 @@ static void on_error(rd_kafka_t *client, int error, const char *reason, void *op
 	}
 	watch->error = error;
 	snprintf(watch->problem, sizeof watch->problem, "%s", reason);
-	service_log(watch->service, repeated ? SERVICE_DEBUG : SERVICE_WARNING, "kafka", "error=%s text=%s",
-	            rd_kafka_err2name(error), service_quote(reason, quoted));
+	runtime_log(watch->speaker, repeated ? RUNTIME_DEBUG : RUNTIME_WARNING, "kafka", "error=%s text=%s",
+	            rd_kafka_err2name(error), runtime_quote(reason, quoted));
 }
 
 void kafka_watch_problem(kafka_watch *watch, char problem[BROKER_PROBLEM_BYTES])
@@ -203,8 +203,8 @@ bool kafka_configure(const config *config, const config_section *section, const 
 bool kafka_check(const config *config, const config_section *section, const kafka_options *options,
                  const kafka_fixed *fixed, rd_kafka_type_t type, char **problem)
 {
-	static const service nobody = {.kind = "check", .name = "kafka"};
-	kafka_watch watch = {.service = &nobody};
+	static const speaker nobody = {.kind = "check", .name = "kafka"};
+	kafka_watch watch = {.speaker = &nobody};
 	rd_kafka_conf_t *conf;
 	char error[512];
 

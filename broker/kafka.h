@@ -8,7 +8,7 @@
 #include <librdkafka/rdkafka.h>
 
 #include "broker.h"
-#include "service.h"
+#include "runtime.h"
 
 /* A struct that a table belongs to begins with this. */
 typedef struct kafka_options {
@@ -39,7 +39,7 @@ typedef struct kafka_fixed {
  * polls the client, alone.
  */
 typedef struct kafka_watch {
-	const service *service;
+	const speaker *speaker;
 	void *user;                         /* the owner's */
 	int error;                          /* librdkafka's code of the last trouble; 0: none */
 	char problem[BROKER_PROBLEM_BYTES]; /* and its text; "" */

@@ -5,7 +5,7 @@
 #include <nats/nats.h>
 
 #include "broker.h"
-#include "service.h"
+#include "runtime.h"
 
 /* A struct that a table belongs to begins with this. */
 typedef struct nats_options {

@@ -4,7 +4,7 @@
 
 #include "broker.h"
 #include "librabbitmq.h"
-#include "service.h"
+#include "runtime.h"
 
 #define RABBITMQ_CHANNEL 1
 #define RABBITMQ_HEARTBEAT_S 10

@@ -54,7 +54,7 @@ int main(int argc, char **argv)
 	char *hidden = NULL;
 
 	open_standard_streams();
-	/* A job that stops may leave a thread that still connects over TLS (service/database.c). */
+	/* A job that stops may leave a thread that still connects over TLS (runtime/database.c). */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 	if (argc < 2) {
 		help_overview(stderr);

@@ -53,7 +53,7 @@ PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	int ids = parameters_array(&given, PARAMETER_TEXT);
 	int keys = parameters_array(&given, PARAMETER_TEXT);
 	int fingerprints = parameters_array(&given, PARAMETER_BYTEA);
@@ -342,7 +342,7 @@ bool apply_batch(message_batch *batch, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	const tally *now = &consumer->counts.committed;
-	int64_t started_ms = service_now_ms();
+	int64_t started_ms = runtime_now_ms();
 	bool good = false;
 	tally before;
 
@@ -355,7 +355,7 @@ bool apply_batch(message_batch *batch, failure *failure)
 		       transact(batch, 0, batch->count, failure);
 		database_rollback(&consumer->database);
 		consumer->counts.open = (tally){0};
-	} while (!good && batch->ask_again && !service_stopping());
+	} while (!good && batch->ask_again && !runtime_stopping());
 	if (!good) {
 		/* Those of parts that are committed have their copy sent after their next turn. */
 		consumer->graves.count = 0;
@@ -364,10 +364,10 @@ bool apply_batch(message_batch *batch, failure *failure)
 		return false;
 	}
 	assert(tally_messages(now) - tally_messages(&before) == batch->count);
-	service_log(
-	    &consumer->service, SERVICE_DEBUG, "batch", "messages=%zu applied=%llu duplicates=%llu parked=%llu ms=%lld",
+	runtime_log(
+	    &consumer->speaker, RUNTIME_DEBUG, "batch", "messages=%zu applied=%llu duplicates=%llu parked=%llu ms=%lld",
 	    batch->count, (unsigned long long)(now->applied - before.applied),
 	    (unsigned long long)(now->duplicates - before.duplicates),
-	    (unsigned long long)(tally_parked(now) - tally_parked(&before)), (long long)(service_now_ms() - started_ms));
+	    (unsigned long long)(tally_parked(now) - tally_parked(&before)), (long long)(runtime_now_ms() - started_ms));
 	return true;
 }

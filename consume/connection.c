@@ -15,7 +15,7 @@
 enum {
 	BACKOFF_FIRST_MS = 100,
 	BACKOFF_MOST_MS = 10000,
-	ALIVE_MS = 250 /* see service/database.c */
+	ALIVE_MS = 250 /* see runtime/database.c */
 };
 
 void connection_keep_alive(void *argument)
@@ -33,21 +33,21 @@ void connection_keep_alive(void *argument)
 
 bool connection_pause(consumer *consumer, int failures, const failure *failure)
 {
-	int64_t until_ms = service_now_ms() + service_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+	int64_t until_ms = runtime_now_ms() + runtime_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
 
 	if (failure->kind == FAILURE_CONNECTION) {
 		database_disconnect(&consumer->database);
 		metric_set(consumer->counts.active, 0);
 		consumer->has_turn = false;
 	}
-	failure_log(failure, &consumer->service, failures);
-	for (int64_t left_ms = until_ms - service_now_ms(); left_ms > 0; left_ms = until_ms - service_now_ms()) {
+	failure_log(failure, &consumer->speaker, failures);
+	for (int64_t left_ms = until_ms - runtime_now_ms(); left_ms > 0; left_ms = until_ms - runtime_now_ms()) {
 		connection_keep_alive(consumer);
-		if (service_sleep(left_ms < ALIVE_MS ? left_ms : ALIVE_MS)) {
+		if (runtime_sleep(left_ms < ALIVE_MS ? left_ms : ALIVE_MS)) {
 			return false;
 		}
 	}
-	return !service_stopping();
+	return !runtime_stopping();
 }
 
 bool connection_fail(consumer *consumer, consume_result result, char *problem)
@@ -65,7 +65,7 @@ static bool keeps_its_ids(consumer *consumer, failure *failure)
 	const char *other = opaque ? "uuidv7" : "opaque";
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	parameters_text(&given, other);
 	PGresult *result = database_query(&consumer->database, SQL_IS_INBOX_OF, &given, failure);
@@ -93,7 +93,7 @@ static bool ask_memory(consumer *consumer, failure *failure)
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	PGresult *result = database_query(&consumer->database, SQL_REMEMBERS, &given, failure);
 	if (result == NULL) {
@@ -126,7 +126,7 @@ static bool take_turn(consumer *consumer, failure *failure)
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	parameters_integer(&given, PQbackendPID(consumer->database.connection));
 	PGresult *result = database_query(&consumer->database, SQL_TAKE_TURN, &given, failure);
@@ -151,7 +151,7 @@ bool connection_ready(consumer *consumer)
 		if (database_connect(&consumer->database, &failure) && check_database(consumer, &failure)) {
 			consumer->started = true;
 			metric_count(consumer->counts.connects, 1);
-			service_log(&consumer->service, SERVICE_INFO, "connected", "database=%s parked=%lld",
+			runtime_log(&consumer->speaker, RUNTIME_INFO, "connected", "database=%s parked=%lld",
 			            PQdb(consumer->database.connection), (long long)consumer->parked);
 			break;
 		}

@@ -7,7 +7,7 @@
 
 #include "config.h"
 #include "metrics.h"
-#include "service.h"
+#include "runtime.h"
 
 typedef enum consume_result {
 	CONSUME_STOPPED,   /* as asked; or with `once`: the source is idle */
@@ -30,7 +30,7 @@ bool consume_check(const config *config, const config_section *section, char **p
 /* What to know of one that is right: lines for people (free it); NULL: nothing. */
 char *consume_note(const config *config, const config_section *section);
 
-/* Until service_stopping, or for good. *problem (free it) where it is not CONSUME_STOPPED. */
+/* Until runtime_stopping, or for good. *problem (free it) where it is not CONSUME_STOPPED. */
 consume_result consume_run(const consume_job *job, char **problem);
 /* The table of options that all consumers have, for the documentation; ends with name NULL. */
 extern const config_option consume_options[];

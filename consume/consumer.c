@@ -25,17 +25,17 @@ enum {
 
 static void note_source(consumer *consumer, source_state state, const char *problem)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	const bool away = state == SOURCE_UNAVAILABLE;
 
 	/* Another problem is said as well: a broker that is there again may have lost its queue. */
 	if (away && (!consumer->away || strcmp(problem, consumer->away_problem) != 0)) {
-		service_log(&consumer->service, SERVICE_WARNING, "source_away", "problem=%s", service_quote(problem, quoted));
+		runtime_log(&consumer->speaker, RUNTIME_WARNING, "source_away", "problem=%s", runtime_quote(problem, quoted));
 		snprintf(consumer->away_problem, sizeof consumer->away_problem, "%s", problem);
 	} else if (state == SOURCE_LOST) {
-		service_log(&consumer->service, SERVICE_INFO, "source_lost", "problem=%s", service_quote(problem, quoted));
+		runtime_log(&consumer->speaker, RUNTIME_INFO, "source_lost", "problem=%s", runtime_quote(problem, quoted));
 	} else if (state == SOURCE_OK && consumer->away) {
-		service_log(&consumer->service, SERVICE_INFO, "source_back", "source=%s", consumer->settings.class->name);
+		runtime_log(&consumer->speaker, RUNTIME_INFO, "source_back", "source=%s", consumer->settings.class->name);
 	}
 	consumer->away = away;
 	metric_set(consumer->counts.source_away, away);
@@ -46,7 +46,7 @@ static void set_stalled(consumer *consumer, bool stalled)
 	if (stalled != consumer->stalled) {
 		consumer->stalled = stalled;
 		metric_set(consumer->counts.stalled, stalled);
-		service_stalled(stalled ? 1 : -1);
+		runtime_stalled(stalled ? 1 : -1);
 	}
 }
 
@@ -55,16 +55,16 @@ static void look_for_stall(consumer *consumer)
 {
 	const source_class *class = consumer->settings.class;
 	char problem[256] = "";
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	bool stalled = class->stalled != NULL && class->stalled(consumer->source, problem);
 
 	if (stalled && !consumer->stalled) {
-		service_log(
-		    &consumer->service, SERVICE_ERROR, "stalled",
+		runtime_log(
+		    &consumer->speaker, RUNTIME_ERROR, "stalled",
 		    "problem=%s hint=\"the broker's log%s may say why; a restart reads anew from what is acknowledged\"",
-		    service_quote(problem, quoted), strcmp(class->name, "kafka") == 0 ? ", or lines of event=kafka," : "");
+		    runtime_quote(problem, quoted), strcmp(class->name, "kafka") == 0 ? ", or lines of event=kafka," : "");
 	} else if (!stalled && consumer->stalled) {
-		service_log(&consumer->service, SERVICE_INFO, "not_stalled", "source=%s", class->name);
+		runtime_log(&consumer->speaker, RUNTIME_INFO, "not_stalled", "source=%s", class->name);
 	}
 	set_stalled(consumer, stalled);
 }
@@ -87,7 +87,7 @@ static bool open_source(consumer *consumer)
 		return true;
 	}
 	const source_bounds bounds = {.messages = settings->prefetch, .bytes = settings->memory};
-	if (!settings->class->open(&consumer->service, consumer->job->config, consumer->job->section, bounds,
+	if (!settings->class->open(&consumer->speaker, consumer->job->config, consumer->job->section, bounds,
 	                           settings->key_from.kind != ORIGIN_NONE, &consumer->source, &problem)) {
 		consumer->source = NULL;
 		return connection_fail(consumer, CONSUME_FAILED, problem);
@@ -95,7 +95,7 @@ static bool open_source(consumer *consumer)
 	if (settings->class->remember != NULL) {
 		settings->class->remember(consumer->source, consumer->remembered_ms, consumer->has_run);
 	}
-	service_log(&consumer->service, SERVICE_INFO, "started", "source=%s", settings->class->name);
+	runtime_log(&consumer->speaker, RUNTIME_INFO, "started", "source=%s", settings->class->name);
 	return true;
 }
 
@@ -136,12 +136,12 @@ static bool is_full(consumer *consumer)
 	bool full = consumer->parked >= consumer->settings.parked_max;
 
 	if (full && !consumer->full_said) {
-		service_log(&consumer->service, SERVICE_ERROR, "full",
+		runtime_log(&consumer->speaker, RUNTIME_ERROR, "full",
 		            "parked=%lld parked_max=%lld hint=\"nothing is taken from the broker until fewer are parked: "
 		            "pgonce dead list\"",
 		            (long long)consumer->parked, (long long)consumer->settings.parked_max);
 	} else if (!full && consumer->full_said) {
-		service_log(&consumer->service, SERVICE_INFO, "not_full", "parked=%lld", (long long)consumer->parked);
+		runtime_log(&consumer->speaker, RUNTIME_INFO, "not_full", "parked=%lld", (long long)consumer->parked);
 	}
 	consumer->full_said = full;
 	metric_set(consumer->counts.full, full);
@@ -153,7 +153,7 @@ static bool take(consumer *consumer)
 {
 	const handler_load load = consumer->handler_class->load(consumer->handler);
 	bool full = is_full(consumer);
-	size_t most = full || service_stopping() ? 0 : load.room;
+	size_t most = full || runtime_stopping() ? 0 : load.room;
 	bool at_once = most == 0 || load.held > 0 || parked_goes_on(consumer);
 	int wait_ms = at_once ? 0 : consumer->parked > 0 ? FETCH_MS / 2 : FETCH_MS;
 	source_message **deliveries = arena_take(&consumer->arena, (most + 1) * sizeof(source_message *));
@@ -175,7 +175,7 @@ static bool take(consumer *consumer)
 		consumer->out += count;
 	}
 	if (full && load.held == 0) {
-		(void)service_sleep(FULL_MS);
+		(void)runtime_sleep(FULL_MS);
 	}
 	/* With `once` a full consumer has nothing to do, connected to its source or not. */
 	return count > 0 || (full ? !consumer->job->once : state != SOURCE_OK);
@@ -188,16 +188,16 @@ static bool get_ready(consumer *consumer)
 {
 	while (!connection_ready(consumer)) {
 		give_back(consumer); /* the turn may be another's now */
-		if (service_stopping() || consumer->problem != NULL) {
+		if (runtime_stopping() || consumer->problem != NULL) {
 			return false;
 		}
 		close_source(consumer);
 		metric_set(consumer->counts.active, 0);
 		if (!consumer->waits_said && consumer->database.connection != NULL) {
-			service_log(&consumer->service, SERVICE_INFO, "standby", "another process is at work for this consumer");
+			runtime_log(&consumer->speaker, RUNTIME_INFO, "standby", "another process is at work for this consumer");
 			consumer->waits_said = true;
 		}
-		if (service_sleep(TURN_MS)) {
+		if (runtime_sleep(TURN_MS)) {
 			return false;
 		}
 	}
@@ -209,15 +209,15 @@ static bool get_ready(consumer *consumer)
 static void run(consumer *consumer)
 {
 	const handler_class *class = consumer->handler_class;
-	int64_t busy_ms = service_now_ms();
+	int64_t busy_ms = runtime_now_ms();
 	int failures = 0;
 
-	while ((!service_stopping() || class->load(consumer->handler).calls > 0) && get_ready(consumer)) {
+	while ((!runtime_stopping() || class->load(consumer->handler).calls > 0) && get_ready(consumer)) {
 		failure failure = {0};
 		arena_clear(&consumer->arena);
 		bool busy = take(consumer);
 		look_for_stall(consumer);
-		bool counted = consumer->counted_at_ms + COUNT_EVERY_MS > service_now_ms() || parked_count(consumer, &failure);
+		bool counted = consumer->counted_at_ms + COUNT_EVERY_MS > runtime_now_ms() || parked_count(consumer, &failure);
 		bool good = counted && class->work(consumer->handler, &failure);
 		acknowledge(consumer);
 		if (good) {
@@ -227,8 +227,8 @@ static void run(consumer *consumer)
 			break;
 		}
 		if (busy || class->load(consumer->handler).held > 0 || parked_goes_on(consumer)) {
-			busy_ms = service_now_ms();
-		} else if (consumer->job->once && service_now_ms() - busy_ms >= IDLE_MS) {
+			busy_ms = runtime_now_ms();
+		} else if (consumer->job->once && runtime_now_ms() - busy_ms >= IDLE_MS) {
 			break;
 		}
 	}
@@ -239,7 +239,7 @@ static void run(consumer *consumer)
 consume_result consume_run(const consume_job *job, char **problem)
 {
 	consumer it = {
-	    .job = job, .reported_ms = service_now_ms(), .service = {.kind = "consume", .name = job->section->name}};
+	    .job = job, .reported_ms = runtime_now_ms(), .speaker = {.kind = "consume", .name = job->section->name}};
 	consumer *consumer = &it;
 
 	if (!settings_read(job->config, job->section, &consumer->settings, problem)) {
@@ -259,17 +259,17 @@ consume_result consume_run(const consume_job *job, char **problem)
 	                                .argument = consumer};
 	counts_publish(&consumer->counts, job->metrics, job->section->name);
 	if (consumer->settings.id_from.kind == ORIGIN_COORDINATES) {
-		service_log(&consumer->service, SERVICE_WARNING, "id",
+		runtime_log(&consumer->speaker, RUNTIME_WARNING, "id",
 		            "hint=\"id = coordinates: a message that its producer sends twice is applied twice; use an id of "
 		            "its own\"");
 	}
-	service_job(1);
+	runtime_job(1);
 	run(consumer);
-	service_job(-1);
+	runtime_job(-1);
 	consumer->handler_class->close(consumer->handler);
 	close_source(consumer);
 	database_disconnect(&consumer->database);
-	service_log(&consumer->service, SERVICE_INFO, "stopped", "applied=%llu duplicates=%llu",
+	runtime_log(&consumer->speaker, RUNTIME_INFO, "stopped", "applied=%llu duplicates=%llu",
 	            (unsigned long long)consumer->counts.committed.applied,
 	            (unsigned long long)consumer->counts.committed.duplicates);
 	*problem = consumer->problem;

@@ -26,7 +26,7 @@ typedef struct graves {
 
 struct consumer {
 	const consume_job *job;
-	service service;
+	speaker speaker;
 	settings settings;
 	database database;
 	sql_query queries[SQL_COUNT]; /* sql/, with the handler in its place */

@@ -64,7 +64,7 @@ static bool send_copy(consumer *consumer, const parking *dead, int timeout_ms, c
 	}
 	const source_header more[] = {
 	    {"Pgonce-Dead-Id", bytes_of(message->id)},
-	    {"Pgonce-Dead-Consumer", bytes_of(consumer->service.name)},
+	    {"Pgonce-Dead-Consumer", bytes_of(consumer->speaker.name)},
 	    {"Pgonce-Dead-Topic", bytes_of(message->topic)},
 	    {"Pgonce-Dead-Error", bytes_of(one_line(arena, dead->error == NULL ? "" : dead->error))},
 	    {"Pgonce-Dead-Sqlstate", bytes_of(dead->sqlstate == NULL ? "" : dead->sqlstate)},
@@ -96,7 +96,7 @@ static void note_result(consumer *consumer, bool sent, int64_t took_ms)
 		graves->failures = 0;
 	} else if (took_ms >= SLOW_MS) {
 		graves->failures++;
-		graves->from_ms = service_now_ms() + service_backoff_ms(graves->failures, AWAY_FIRST_MS, AWAY_MOST_MS);
+		graves->from_ms = runtime_now_ms() + runtime_backoff_ms(graves->failures, AWAY_FIRST_MS, AWAY_MOST_MS);
 	}
 }
 
@@ -105,24 +105,24 @@ static void note_result(consumer *consumer, bool sent, int64_t took_ms)
 static size_t send_copies(consumer *consumer, parking *unsent, size_t count, bool *tried)
 {
 	graves *graves = &consumer->graves;
-	int64_t until_ms = service_now_ms() + patience_ms(&consumer->settings);
-	int64_t left_ms = until_ms - service_now_ms();
+	int64_t until_ms = runtime_now_ms() + patience_ms(&consumer->settings);
+	int64_t left_ms = until_ms - runtime_now_ms();
 	size_t sent_count = 0;
 
-	for (size_t i = 0; i < count && left_ms > 0 && service_now_ms() >= graves->from_ms && !service_stopping(); i++) {
+	for (size_t i = 0; i < count && left_ms > 0 && runtime_now_ms() >= graves->from_ms && !runtime_stopping(); i++) {
 		const parking dead = parked_dead_of(&unsent[i]);
 		char problem[256] = "";
-		int64_t started_ms = service_now_ms();
+		int64_t started_ms = runtime_now_ms();
 		bool sent = send_copy(consumer, &dead, (int)left_ms, problem);
 		*tried = true;
-		note_result(consumer, sent, service_now_ms() - started_ms);
+		note_result(consumer, sent, runtime_now_ms() - started_ms);
 		if (sent) {
 			unsent[i] = unsent[sent_count];
 			unsent[sent_count++] = dead;
 		} else {
 			snprintf(graves->problem, sizeof graves->problem, "%s", problem);
 		}
-		left_ms = until_ms - service_now_ms();
+		left_ms = until_ms - runtime_now_ms();
 	}
 	return sent_count;
 }
@@ -131,7 +131,7 @@ bool dead_topic_send(consumer *consumer, failure *failure)
 {
 	parking *parkings = consumer->graves.unsent;
 	size_t count = consumer->graves.count;
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	bool tried = false;
 
 	assert(!consumer->database.in_transaction);
@@ -148,8 +148,8 @@ bool dead_topic_send(consumer *consumer, failure *failure)
 	}
 	if (sent_count < count) {
 		metric_count(consumer->counts.dead_unsent, count - sent_count);
-		service_log(&consumer->service, SERVICE_WARNING, "dead_topic", "problem=%s unsent=%zu",
-		            service_quote(consumer->graves.problem, quoted), count - sent_count);
+		runtime_log(&consumer->speaker, RUNTIME_WARNING, "dead_topic", "problem=%s unsent=%zu",
+		            runtime_quote(consumer->graves.problem, quoted), count - sent_count);
 	}
 	if (!parked_store(consumer, parkings, count, failure)) {
 		return false;

@@ -46,7 +46,7 @@ static handler *http_open(consumer *consumer)
 
 	*opened = (handler){.consumer = consumer, .window = {.consumer = consumer, .room = room}};
 	opened->window.items = arena_take(&arena, room * sizeof(item *));
-	snprintf(opened->owner, sizeof opened->owner, "pgonce consume %.40s %d", consumer->service.name, (int)getpid());
+	snprintf(opened->owner, sizeof opened->owner, "pgonce consume %.40s %d", consumer->speaker.name, (int)getpid());
 	opened->arena = arena;
 	return opened;
 }
@@ -83,7 +83,7 @@ static PGresult *look(consumer *consumer, item *const *items, size_t count, fail
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	int ids = parameters_array(&given, PARAMETER_TEXT);
 	int keys = parameters_array(&given, PARAMETER_TEXT);
@@ -164,7 +164,7 @@ static bool recall_due(window *window, failure *failure)
 	const size_t most_bytes = (size_t)SOURCE_RECALLED_SHARE(consumer->settings.memory);
 	PGresult *due = NULL;
 
-	if (service_stopping() || !parked_is_due(consumer) || window->recalled_bytes >= most_bytes) {
+	if (runtime_stopping() || !parked_is_due(consumer) || window->recalled_bytes >= most_bytes) {
 		return true;
 	}
 	if (!parked_look(consumer, (int)most, false, &due, failure)) {
@@ -211,7 +211,7 @@ static bool http_work(handler *handler, failure *failure)
 	collect_answers(handler, good && http_load(handler).calls > 0 ? POLL_MS : 0);
 	good = good && lease_settle(handler, failure) && window_store(window, failure);
 	if (good && http_load(handler).calls == 0 && window->in[ITEM_READY] > 0) {
-		(void)service_sleep(REST_MS);
+		(void)runtime_sleep(REST_MS);
 	}
 	return good;
 }

@@ -16,7 +16,7 @@ enum {
 static once_intent intent_of(const consumer *consumer, const item *item)
 {
 	return (once_intent){.tenant = consumer->settings.tenant,
-	                     .scope = consumer->service.name,
+	                     .scope = consumer->speaker.name,
 	                     .key = item->message.id,
 	                     .on_stale = ONCE_ON_STALE_TAKEOVER,
 	                     .traceparent = item->message.traceparent};
@@ -51,7 +51,7 @@ static void start_call(handler *handler, item *item, const once_answer *answer)
 	const settings *settings = &handler->consumer->settings;
 
 	item->fence = once_answer_fence(answer);
-	item->renew_at_ms = service_now_ms() + settings->lease_ms / 3;
+	item->renew_at_ms = runtime_now_ms() + settings->lease_ms / 3;
 	http_call_clear(&item->call);
 	arena_clear(&item->call_arena);
 	http_request_make(&item->message, settings->endpoint, &item->call_arena, &item->call);
@@ -130,7 +130,7 @@ bool lease_call(handler *handler, failure *failure)
 {
 	consumer *consumer = handler->consumer;
 	size_t most = (size_t)consumer->settings.in_flight - http_in_flight(handler->client);
-	bool rests = service_stopping() || service_now_ms() < handler->calls_from_ms;
+	bool rests = runtime_stopping() || runtime_now_ms() < handler->calls_from_ms;
 	size_t count = 0;
 	once_answers *answers = NULL;
 	once_error *error = NULL;
@@ -162,7 +162,7 @@ bool lease_renew(handler *handler, failure *failure)
 	consumer *consumer = handler->consumer;
 	const window *window = &handler->window;
 	item **due = arena_take(&consumer->arena, (window->count + 1) * sizeof(item *));
-	int64_t now_ms = service_now_ms();
+	int64_t now_ms = runtime_now_ms();
 	size_t count = 0;
 	once_error *error = NULL;
 
@@ -192,7 +192,7 @@ bool lease_renew(handler *handler, failure *failure)
 static bool give_claim_back(handler *handler, item *item, failure *failure)
 {
 	const once_intent intent = intent_of(handler->consumer, item);
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	once_error *error = NULL;
 	bool held = false;
 
@@ -203,10 +203,10 @@ static bool give_claim_back(handler *handler, item *item, failure *failure)
 	window_move(&handler->window, item, ITEM_READY);
 	handler->away++;
 	metric_set(handler->consumer->counts.endpoint_away, 1);
-	handler->calls_from_ms = service_now_ms() + service_backoff_ms(handler->away, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+	handler->calls_from_ms = runtime_now_ms() + runtime_backoff_ms(handler->away, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
 	if ((handler->away & (handler->away - 1)) == 0) {
-		service_log(&handler->consumer->service, SERVICE_WARNING, "endpoint", "failures=%d problem=%s", handler->away,
-		            service_quote(item->call.problem, quoted));
+		runtime_log(&handler->consumer->speaker, RUNTIME_WARNING, "endpoint", "failures=%d problem=%s", handler->away,
+		            runtime_quote(item->call.problem, quoted));
 	}
 	return true;
 }
@@ -215,15 +215,15 @@ static bool give_claim_back(handler *handler, item *item, failure *failure)
 static bool drop_body(const consumer *consumer, item *item, const once_answer *answer)
 {
 	const char *code = once_answer_error_code(answer);
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
 	if (code == NULL || strcmp(code, CODE_TOO_LARGE) != 0 || item->call.response_length == 0) {
 		return false;
 	}
-	service_log(
-	    &consumer->service, SERVICE_WARNING, "answer_dropped",
+	runtime_log(
+	    &consumer->speaker, RUNTIME_WARNING, "answer_dropped",
 	    "message=%s bytes=%zu hint=\"its scope stores less: set_scope's response_bytes_max, or response_max here\"",
-	    service_quote(item->message.id, quoted), item->call.response_length);
+	    runtime_quote(item->message.id, quoted), item->call.response_length);
 	item->call.response_length = 0;
 	return true;
 }

@@ -24,24 +24,24 @@ static const char *const state_names[] = {
 
 void parked_log(const consumer *consumer, const parking *parking)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
-	service_log(&consumer->service, SERVICE_ERROR, state_names[parking->state], "message=%s sqlstate=%s attempts=%d",
-	            service_quote(parking->message->id, quoted), parking->sqlstate == NULL ? "none" : parking->sqlstate,
+	runtime_log(&consumer->speaker, RUNTIME_ERROR, state_names[parking->state], "message=%s sqlstate=%s attempts=%d",
+	            runtime_quote(parking->message->id, quoted), parking->sqlstate == NULL ? "none" : parking->sqlstate,
 	            parking->attempts);
 }
 
 void parked_came_again(const consumer *consumer, const message *message)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
 	for (size_t i = 0; i < message->delivery->header_count; i++) {
 		if (strcasecmp(message->delivery->headers[i].name, "Pgonce-Dead-Id") == 0) {
-			service_log(
-			    &consumer->service, SERVICE_WARNING, "returned",
+			runtime_log(
+			    &consumer->speaker, RUNTIME_WARNING, "returned",
 			    "message=%s hint=\"a copy of a dead message has been sent back, and changes nothing: the message "
 			    "is still here; pgonce dead retry applies it\"",
-			    service_quote(message->id, quoted));
+			    runtime_quote(message->id, quoted));
 			return;
 		}
 	}
@@ -63,12 +63,12 @@ parking parked_unsent(consumer *consumer, const parking *dying)
 {
 	const settings *settings = &consumer->settings;
 	const graves *graves = &consumer->graves;
-	int64_t away_ms = graves->from_ms - service_now_ms();
+	int64_t away_ms = graves->from_ms - runtime_now_ms();
 	parking unsent = *dying;
 
 	unsent.error = arena_format(&consumer->arena, "%s (dead, but not yet sent to %s%s%s)", dying->dead_error,
 	                            settings->dead_topic, graves->problem[0] == '\0' ? "" : ": ", graves->problem);
-	unsent.wait_ms = service_backoff_ms(unsent.attempts, settings->retry_first_ms, settings->retry_most_ms);
+	unsent.wait_ms = runtime_backoff_ms(unsent.attempts, settings->retry_first_ms, settings->retry_most_ms);
 	unsent.wait_ms = unsent.wait_ms > away_ms ? unsent.wait_ms : away_ms;
 	return unsent;
 }
@@ -94,7 +94,7 @@ parking park_failed(consumer *consumer, message *message, const failure *failure
 {
 	const settings *settings = &consumer->settings;
 	int attempts = message->attempts + (counted ? 1 : 0);
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	parking parking = {.message = message,
 	                   .state = PARKED_RETRYING,
 	                   .attempts = attempts,
@@ -107,10 +107,10 @@ parking park_failed(consumer *consumer, message *message, const failure *failure
 		return die(consumer, message, parking);
 	}
 	parking.wait_ms =
-	    service_backoff_ms(attempts > 0 ? attempts : 1, settings->retry_first_ms, settings->retry_most_ms);
+	    runtime_backoff_ms(attempts > 0 ? attempts : 1, settings->retry_first_ms, settings->retry_most_ms);
 	parking.wait_ms = parking.wait_ms > at_least_ms ? parking.wait_ms : at_least_ms;
-	service_log(&consumer->service, SERVICE_WARNING, "retrying", "message=%s sqlstate=%s attempts=%d wait_ms=%lld",
-	            service_quote(message->id, quoted), parking.sqlstate == NULL ? "none" : parking.sqlstate, attempts,
+	runtime_log(&consumer->speaker, RUNTIME_WARNING, "retrying", "message=%s sqlstate=%s attempts=%d wait_ms=%lld",
+	            runtime_quote(message->id, quoted), parking.sqlstate == NULL ? "none" : parking.sqlstate, attempts,
 	            (long long)parking.wait_ms);
 	return parking;
 }
@@ -163,7 +163,7 @@ bool parked_store(consumer *consumer, const parking *parkings, size_t count, fai
 	parameters given = {0};
 
 	assert(count > 0);
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
 		parameters_array(&given, types[i]);
@@ -202,21 +202,21 @@ bool parked_count(consumer *consumer, failure *failure)
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	PGresult *result = database_query(&consumer->database, SQL_COUNT_PARKED, &given, failure);
 	if (result == NULL) {
 		return false;
 	}
 	consumer->parked = result_bigint(result, 0, 0);
-	consumer->counted_at_ms = service_now_ms();
+	consumer->counted_at_ms = runtime_now_ms();
 	PQclear(result);
 	return true;
 }
 
 bool parked_is_due(const consumer *consumer)
 {
-	return consumer->parked > 0 && service_now_ms() >= consumer->look_due_ms;
+	return consumer->parked > 0 && runtime_now_ms() >= consumer->look_due_ms;
 }
 
 bool parked_goes_on(const consumer *consumer)
@@ -227,9 +227,9 @@ bool parked_goes_on(const consumer *consumer)
 bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failure *failure)
 {
 	parameters given = {0};
-	int64_t asked_ms = service_now_ms();
+	int64_t asked_ms = runtime_now_ms();
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	parameters_integer(&given, most);
 	parameters_boolean(&given, consumer->settings.on_dead == ON_DEAD_SKIP);
@@ -237,7 +237,7 @@ bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failu
 	parameters_bigint(&given, SOURCE_RECALLED_SHARE(consumer->settings.memory));
 	*due = database_query(&consumer->database, SQL_DUE, &given, failure);
 	/* A look that is expensive, since many wait behind dead ones, is taken seldom. */
-	int64_t now_ms = service_now_ms();
+	int64_t now_ms = runtime_now_ms();
 	consumer->look_due_ms = now_ms + LOOK_MS + 10 * (now_ms - asked_ms);
 	return *due != NULL;
 }
@@ -278,7 +278,7 @@ bool parked_remove(consumer *consumer, const message *const *messages, size_t co
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	int ids = parameters_array(&given, PARAMETER_TEXT);
 	for (size_t i = 0; i < count; i++) {

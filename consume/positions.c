@@ -11,7 +11,7 @@ static bool store(consumer *consumer, const source_position *positions, size_t c
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, consumer->settings.tenant);
 	int parts = parameters_array(&given, PARAMETER_TEXT);
 	int times = parameters_array(&given, PARAMETER_BIGINT);
@@ -31,11 +31,11 @@ static bool store(consumer *consumer, const source_position *positions, size_t c
 void positions_report(consumer *consumer, bool now)
 {
 	const source_class *class = consumer->settings.class;
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	failure failure = {0};
 
 	if (class->positions == NULL || consumer->source == NULL || consumer->database.connection == NULL ||
-	    (!now && service_now_ms() < consumer->reported_ms + EVERY_MS)) {
+	    (!now && runtime_now_ms() < consumer->reported_ms + EVERY_MS)) {
 		return;
 	}
 	source_position *positions = arena_take(&consumer->arena, PARTS_MAX * sizeof *positions);
@@ -43,10 +43,10 @@ void positions_report(consumer *consumer, bool now)
 	if (count == 0 || store(consumer, positions, count, &failure)) {
 		consumer->report_failures = 0;
 	} else if (consumer->report_failures++ == 0) {
-		service_log(
-		    &consumer->service, SERVICE_WARNING, "report",
+		runtime_log(
+		    &consumer->speaker, RUNTIME_WARNING, "report",
 		    "sqlstate=%s problem=%s hint=\"until positions are stored again, the inbox keeps what the last ones need\"",
-		    failure.sqlstate, service_quote(failure.text, quoted));
+		    failure.sqlstate, runtime_quote(failure.text, quoted));
 	}
-	consumer->reported_ms = service_now_ms();
+	consumer->reported_ms = runtime_now_ms();
 }

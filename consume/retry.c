@@ -21,7 +21,7 @@ static bool receive_one(consumer *consumer, const message *message, bool *proces
 {
 	parameters given = {0};
 
-	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->speaker.name);
 	parameters_text(&given, message->id);
 	parameters_bytes(&given, message->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
 	parameters_text(&given, consumer->settings.tenant);
@@ -164,9 +164,9 @@ static bool retry_each(consumer *consumer, message *messages, size_t count, aren
 {
 	const message **stayed = arena_take(arena, count * sizeof(message *));
 	size_t stayed_count = 0;
-	int64_t started_ms = service_now_ms();
+	int64_t started_ms = runtime_now_ms();
 
-	for (size_t i = 0; i < count && service_now_ms() - started_ms < WORK_MS && !service_stopping(); i++) {
+	for (size_t i = 0; i < count && runtime_now_ms() - started_ms < WORK_MS && !runtime_stopping(); i++) {
 		bool applied = false;
 		if (is_behind(&messages[i], stayed, stayed_count)) {
 			continue;
@@ -236,14 +236,14 @@ static bool retry_some(consumer *consumer, int *most, arena *arena, size_t *coun
 
 bool retry_due(consumer *consumer, int *most, failure *failure)
 {
-	int64_t started_ms = service_now_ms();
+	int64_t started_ms = runtime_now_ms();
 	size_t count = 1;
 	bool good = true;
 
 	if (!parked_is_due(consumer)) {
 		return true;
 	}
-	while (good && count > 0 && consumer->parked > 0 && service_now_ms() - started_ms < WORK_MS) {
+	while (good && count > 0 && consumer->parked > 0 && runtime_now_ms() - started_ms < WORK_MS) {
 		arena arena = {0};
 		good = retry_some(consumer, most, &arena, &count, failure);
 		arena_clear(&arena);

@@ -14,7 +14,7 @@
 
 #include "config.h"
 #include "pgonce.h"
-#include "service.h"
+#include "runtime.h"
 
 typedef struct source_header {
 	const char *name;
@@ -113,7 +113,7 @@ typedef struct source_class {
 	 * As sink_class.open (relay/sink.h). ordered: the order of keys is to be kept; where the class
 	 * does not share it, this is the one active member.
 	 */
-	bool (*open)(const service *service, const config *config, const config_section *section, source_bounds bounds,
+	bool (*open)(const speaker *speaker, const config *config, const config_section *section, source_bounds bounds,
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
 	/*

@@ -2,7 +2,7 @@
 /* stall.c: see stall.h. */
 #include "stall.h"
 
-#include "service.h"
+#include "runtime.h"
 
 enum {
 	STEP_MS = 5000,
@@ -12,7 +12,7 @@ enum {
 
 void wait_clock_go_on(wait_clock *clock)
 {
-	int64_t now_ms = service_now_ms();
+	int64_t now_ms = runtime_now_ms();
 	int64_t step_ms = clock->looked_ms == 0 ? 0 : now_ms - clock->looked_ms;
 
 	clock->now_ms += step_ms < STEP_MS ? step_ms : STEP_MS;

@@ -21,18 +21,18 @@ enum {
 };
 
 struct keeper_collector {
-	service service;
+	speaker speaker;
 	pthread_mutex_t lock;
 	database database;
 	failure failure;
 	PGresult *rows; /* NULL: the database could not be asked */
 	int64_t asked_ms;
 	bool has_asked;
-	int reloads;  /* service_reloads, when it connected */
+	int reloads;  /* runtime_reloads, when it connected */
 	bool failing; /* said so */
 };
 
-keeper_collector *keeper_collector_new(const service *service, const char *conninfo)
+keeper_collector *keeper_collector_new(const speaker *speaker, const char *conninfo)
 {
 	keeper_collector *made = calloc(1, sizeof *made);
 
@@ -41,7 +41,7 @@ keeper_collector *keeper_collector_new(const service *service, const char *conni
 		made = NULL;
 	}
 	if (made != NULL) {
-		made->service = *service;
+		made->speaker = *speaker;
 		made->database = (database){.conninfo = conninfo,
 		                            .role = "once_reader",
 		                            .queries = sql_queries,
@@ -68,8 +68,8 @@ static bool ask(keeper_collector *collector)
 	database *database = &collector->database;
 	failure *failure = &collector->failure;
 
-	if (collector->reloads != service_reloads()) { /* it may be another database by now */
-		collector->reloads = service_reloads();
+	if (collector->reloads != runtime_reloads()) { /* it may be another database by now */
+		collector->reloads = runtime_reloads();
 		database_disconnect(database);
 	}
 	bool was_open = database->connection != NULL;
@@ -85,19 +85,19 @@ static bool ask(keeper_collector *collector)
 
 static void refresh(keeper_collector *collector)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
-	if (collector->has_asked && service_now_ms() - collector->asked_ms < FRESH_MS) {
+	if (collector->has_asked && runtime_now_ms() - collector->asked_ms < FRESH_MS) {
 		return;
 	}
 	PQclear(collector->rows);
 	collector->rows = NULL;
 	bool good = ask(collector);
 	collector->has_asked = true;
-	collector->asked_ms = service_now_ms();
+	collector->asked_ms = runtime_now_ms();
 	if (!good && !collector->failing && collector->failure.kind != FAILURE_STOPPED) {
-		service_log(&collector->service, SERVICE_WARNING, "metrics_failed", "sqlstate=%s problem=%s",
-		            collector->failure.sqlstate, service_quote(collector->failure.text, quoted));
+		runtime_log(&collector->speaker, RUNTIME_WARNING, "metrics_failed", "sqlstate=%s problem=%s",
+		            collector->failure.sqlstate, runtime_quote(collector->failure.text, quoted));
 	}
 	collector->failing = !good;
 }

@@ -49,7 +49,7 @@ typedef struct step {
 
 typedef struct keeper {
 	const keeper_call *call;
-	service service;
+	speaker speaker;
 	char name[NAME_BYTES]; /* the holder of the lease: this process, and no other */
 	database database;
 	failure failure; /* of what was asked last */
@@ -158,16 +158,16 @@ static failure_kind note_failure(keeper *keeper, step *step)
 {
 	const failure *failure = &keeper->failure;
 	bool has_code = failure->sqlstate[0] != '\0';
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	parameters given = {0};
 
 	keeper->failed_steps++;
 	step->failures++;
 	metric_count(step->failed, 1);
 	if ((step->failures & (step->failures - 1)) == 0) {
-		service_log(&keeper->service, step->failures > 4 ? SERVICE_ERROR : SERVICE_WARNING, "step_failed",
+		runtime_log(&keeper->speaker, step->failures > 4 ? RUNTIME_ERROR : RUNTIME_WARNING, "step_failed",
 		            "step=%s failures=%d sqlstate=%s problem=%s", step->name, step->failures, failure->sqlstate,
-		            service_quote(failure->text, quoted));
+		            runtime_quote(failure->text, quoted));
 	}
 	if (keeper->call->once && keeper->problem == NULL) {
 		keeper->problem = memory_format("step %s failed%s%s%s: %s", step->name, has_code ? " (" : "", failure->sqlstate,
@@ -187,19 +187,19 @@ static failure_kind note_failure(keeper *keeper, step *step)
 
 static void tell(keeper *keeper, step *step, int64_t done, int pieces, int64_t took_ms, const char *detail)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	bool is_news = done > 0 || (detail[0] != '\0' && strcmp(detail, step->told) != 0);
 
 	if (step->failures > 0) {
-		service_log(&keeper->service, SERVICE_INFO, "step_mended", "step=%s failures=%d", step->name, step->failures);
+		runtime_log(&keeper->speaker, RUNTIME_INFO, "step_mended", "step=%s failures=%d", step->name, step->failures);
 	}
 	step->failures = 0;
 	if (done == 0) {
 		snprintf(step->told, sizeof step->told, "%s", detail);
 	}
-	service_log(&keeper->service, is_news ? SERVICE_INFO : SERVICE_DEBUG, "step",
+	runtime_log(&keeper->speaker, is_news ? RUNTIME_INFO : RUNTIME_DEBUG, "step",
 	            "step=%s done=%lld pieces=%d took_ms=%lld detail=%s", step->name, (long long)done, pieces,
-	            (long long)took_ms, service_quote(detail, quoted));
+	            (long long)took_ms, runtime_quote(detail, quoted));
 }
 
 /* ---- the lease */
@@ -209,7 +209,7 @@ static failure_kind take(keeper *keeper, bool *taken)
 {
 	parameters given = {0};
 	PGresult *result = NULL;
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 
 	parameters_text(&given, keeper->name);
 	parameters_bigint(&given, keeper->lease_ms);
@@ -229,7 +229,7 @@ static outcome hold(keeper *keeper, failure_kind *code)
 	bool taken = true;
 
 	*code = FAILURE_NONE;
-	if (service_now_ms() - keeper->lease_taken_ms >= keeper->lease_ms / 3) {
+	if (runtime_now_ms() - keeper->lease_taken_ms >= keeper->lease_ms / 3) {
 		*code = take(keeper, &taken);
 	}
 	return *code != FAILURE_NONE ? SESSION_ENDED : taken ? GO_ON : LEASE_LOST;
@@ -261,10 +261,10 @@ typedef struct piece {
 /* A statement that the contract gave, which must not be in a transaction. */
 static failure_kind run_command(keeper *keeper, const step *step, const char *command)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
-	service_log(&keeper->service, SERVICE_INFO, "command", "step=%s command=%s", step->name,
-	            service_quote(command, quoted));
+	runtime_log(&keeper->speaker, RUNTIME_INFO, "command", "step=%s command=%s", step->name,
+	            runtime_quote(command, quoted));
 	keeper->database.answer_ms = COMMAND_MS;
 	(void)database_command(&keeper->database, command, &keeper->failure);
 	return keeper->failure.kind;
@@ -316,17 +316,17 @@ static outcome judge(keeper *keeper, step *step, failure_kind *code)
  */
 static bool pause_after(const keeper *keeper, int64_t took_ms)
 {
-	int64_t behind_ms = keeper->behind_since_ms == 0 ? 0 : service_now_ms() - keeper->behind_since_ms;
+	int64_t behind_ms = keeper->behind_since_ms == 0 ? 0 : runtime_now_ms() - keeper->behind_since_ms;
 	int64_t halved = behind_ms / (keeper->call->interval_ms * PAUSE_PATIENCE);
 	int64_t pause_ms = (took_ms + 1) * PAUSE_FACTOR >> (halved > 30 ? 30 : halved);
 
-	return service_sleep(pause_ms < PAUSE_MOST_MS ? pause_ms : PAUSE_MOST_MS);
+	return runtime_sleep(pause_ms < PAUSE_MOST_MS ? pause_ms : PAUSE_MOST_MS);
 }
 
 /* Piece by piece, until there is no more, its slice of the round is over, or it fails. */
 static outcome run_step(keeper *keeper, step *step, failure_kind *code)
 {
-	int64_t started_ms = service_now_ms();
+	int64_t started_ms = runtime_now_ms();
 	int64_t done = 0, worked_ms = 0;
 	int pieces = 0, empty = 0;
 	piece piece;
@@ -337,9 +337,9 @@ static outcome run_step(keeper *keeper, step *step, failure_kind *code)
 		if (outcome != GO_ON) {
 			return outcome;
 		}
-		int64_t piece_ms = service_now_ms();
+		int64_t piece_ms = runtime_now_ms();
 		*code = run_piece(keeper, step, &piece);
-		piece_ms = service_now_ms() - piece_ms;
+		piece_ms = runtime_now_ms() - piece_ms;
 		if (is_refusal(*code)) {
 			return judge(keeper, step, code);
 		}
@@ -355,11 +355,11 @@ static outcome run_step(keeper *keeper, step *step, failure_kind *code)
 		if (!piece.more) {
 			break;
 		}
-		if (empty >= EMPTY_MOST || (!keeper->call->once && service_now_ms() - started_ms >= keeper->slice_ms)) {
+		if (empty >= EMPTY_MOST || (!keeper->call->once && runtime_now_ms() - started_ms >= keeper->slice_ms)) {
 			outcome = UNFINISHED;
 			break;
 		}
-		if (service_stopping() || (!keeper->call->once && pause_after(keeper, piece_ms))) {
+		if (runtime_stopping() || (!keeper->call->once && pause_after(keeper, piece_ms))) {
 			*code = FAILURE_STOPPED;
 			return SESSION_ENDED;
 		}
@@ -375,7 +375,7 @@ static outcome run_round(keeper *keeper, failure_kind *code)
 	PGresult *steps = NULL;
 	bool unfinished = false;
 	outcome outcome = GO_ON;
-	int64_t began_ms = service_now_ms();
+	int64_t began_ms = runtime_now_ms();
 
 	keeper->failed_steps = 0;
 	*code = ask(keeper, SQL_KEEP_STEPS, NULL, ASK_MS, &steps);
@@ -420,19 +420,19 @@ static bool sleep_between(const keeper *keeper)
 {
 	int64_t interval_ms = keeper->call->interval_ms;
 
-	return service_rest(service_backoff_ms(1, interval_ms / 5, interval_ms / 5) + interval_ms * 17 / 20);
+	return runtime_rest(runtime_backoff_ms(1, interval_ms / 5, interval_ms / 5) + interval_ms * 17 / 20);
 }
 
 /* ---- standing by */
 
 static void tell_standby(keeper *keeper)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 	PGresult *result = NULL;
 
 	if (!keeper->stood_by && ask(keeper, SQL_KEEP_HOLDER, NULL, ASK_MS, &result) == FAILURE_NONE) {
 		const char *holder = PQntuples(result) == 1 ? PQgetvalue(result, 0, 0) : "";
-		service_log(&keeper->service, SERVICE_INFO, "standby", "holder=%s", service_quote(holder, quoted));
+		runtime_log(&keeper->speaker, RUNTIME_INFO, "standby", "holder=%s", runtime_quote(holder, quoted));
 		if (keeper->call->once) {
 			keeper->problem = memory_format("another keeper has the lease: %s", holder);
 		}
@@ -447,9 +447,9 @@ static void tell_standby(keeper *keeper)
  */
 static bool is_reloading(keeper *keeper)
 {
-	if (!keeper->call->once && service_reload_take()) {
+	if (!keeper->call->once && runtime_reload_take()) {
 		keeper->anew = true;
-		service_log(&keeper->service, SERVICE_INFO, "reloaded",
+		runtime_log(&keeper->speaker, RUNTIME_INFO, "reloaded",
 		            "connection=new hint=\"what the command line and the environment say stays until a restart\"");
 	}
 	return keeper->anew;
@@ -469,14 +469,14 @@ static failure_kind take_turn(keeper *keeper, bool *held)
 			return code;
 		}
 		if (taken) {
-			service_log(&keeper->service, SERVICE_INFO, "active", "lease_ms=%lld", (long long)keeper->lease_ms);
+			runtime_log(&keeper->speaker, RUNTIME_INFO, "active", "lease_ms=%lld", (long long)keeper->lease_ms);
 			keeper->stood_by = false;
 			return FAILURE_NONE;
 		}
 		tell_standby(keeper);
 		*held = keeper->call->once;
 		int64_t interval_ms = keeper->call->interval_ms < STANDBY_MS ? keeper->call->interval_ms : STANDBY_MS;
-		if (*held || service_rest(interval_ms)) {
+		if (*held || runtime_rest(interval_ms)) {
 			return FAILURE_STOPPED;
 		}
 		if (is_reloading(keeper)) {
@@ -513,7 +513,7 @@ static failure_kind work(keeper *keeper, bool *held)
 			if (code != FAILURE_NONE || outcome == LEASE_LOST) {
 				break;
 			}
-			if (keeper->call->once || service_stopping() || (outcome == GO_ON && sleep_between(keeper))) {
+			if (keeper->call->once || runtime_stopping() || (outcome == GO_ON && sleep_between(keeper))) {
 				code = FAILURE_STOPPED;
 				break;
 			}
@@ -523,7 +523,7 @@ static failure_kind work(keeper *keeper, bool *held)
 		}
 		if (outcome == LEASE_LOST) {
 			metric_set(keeper->active, 0);
-			service_log(&keeper->service, SERVICE_WARNING, "lease_lost", "%s", "another=yes");
+			runtime_log(&keeper->speaker, RUNTIME_WARNING, "lease_lost", "%s", "another=yes");
 		}
 		if (keeper->anew) {
 			break;
@@ -539,18 +539,18 @@ static keeper_end run(keeper *keeper)
 {
 	int failures = 0;
 
-	while (!service_stopping()) {
+	while (!runtime_stopping()) {
 		bool held = false;
 		(void)is_reloading(keeper);
 		keeper->anew = false;
 		(void)database_connect(&keeper->database, &keeper->failure);
 		failure_kind code = keeper->failure.kind;
 		if (code == FAILURE_NONE) {
-			int64_t since_ms = service_now_ms();
-			service_log(&keeper->service, SERVICE_INFO, "connected", "database=%s", PQdb(keeper->database.connection));
+			int64_t since_ms = runtime_now_ms();
+			runtime_log(&keeper->speaker, RUNTIME_INFO, "connected", "database=%s", PQdb(keeper->database.connection));
 			metric_count(keeper->connects, 1);
 			code = work(keeper, &held);
-			failures = service_now_ms() - since_ms < BACKOFF_MOST_MS ? failures : 0;
+			failures = runtime_now_ms() - since_ms < BACKOFF_MOST_MS ? failures : 0;
 			database_disconnect(&keeper->database);
 			metric_set(keeper->active, 0);
 		}
@@ -570,8 +570,8 @@ static keeper_end run(keeper *keeper)
 			       : code == FAILURE_CONNECTION ? KEEPER_NO_SERVER
 			                                    : KEEPER_FAILED;
 		}
-		failure_log(&keeper->failure, &keeper->service, ++failures);
-		(void)service_rest(service_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS));
+		failure_log(&keeper->failure, &keeper->speaker, ++failures);
+		(void)runtime_rest(runtime_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS));
 	}
 	return keeper->call->once && keeper->failed_steps > 0 ? KEEPER_FAILED : KEEPER_STOPPED;
 }
@@ -590,10 +590,10 @@ static void set_names(keeper *keeper, char name[NAME_BYTES / 2])
 	}
 	name[NAME_BYTES / 2 - 1] = '\0';
 	if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
-		random = (uint32_t)service_now_ms();
+		random = (uint32_t)runtime_now_ms();
 	}
 	snprintf(keeper->name, sizeof keeper->name, "%s/%d-%08x", name, (int)getpid(), random);
-	keeper->service = (service){.kind = "keep", .name = name};
+	keeper->speaker = (speaker){.kind = "keep", .name = name};
 }
 
 keeper_end keeper_run(const keeper_call *call, char **problem)
@@ -618,12 +618,12 @@ keeper_end keeper_run(const keeper_call *call, char **problem)
 	                                                       : keeper->slice_ms;
 	set_names(keeper, name);
 	add_metrics(keeper);
-	service_log(&keeper->service, SERVICE_INFO, "started", "keeper=%s interval_ms=%lld", keeper->name,
+	runtime_log(&keeper->speaker, RUNTIME_INFO, "started", "keeper=%s interval_ms=%lld", keeper->name,
 	            (long long)call->interval_ms);
-	service_job(1);
+	runtime_job(1);
 	keeper_end end = run(keeper);
-	service_job(-1);
-	service_log(&keeper->service, SERVICE_INFO, "stopped", "failed_steps=%d", keeper->failed_steps);
+	runtime_job(-1);
+	runtime_log(&keeper->speaker, RUNTIME_INFO, "stopped", "failed_steps=%d", keeper->failed_steps);
 	*problem = keeper->problem;
 	free(keeper);
 	return end;

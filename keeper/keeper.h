@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "metrics.h"
-#include "service.h"
+#include "runtime.h"
 
 typedef enum keeper_end {
 	KEEPER_STOPPED,   /* as asked; or with `once`: the round is done */
@@ -29,15 +29,15 @@ typedef struct keeper_call {
 } keeper_call;
 
 /*
- * Until service_stop, or until it cannot go on: then *problem (free it) says why. Blocks; call
- * service_stop_install before.
+ * Until runtime_stop, or until it cannot go on: then *problem (free it) says why. Blocks; call
+ * runtime_stop_install before.
  */
 keeper_end keeper_run(const keeper_call *call, char **problem);
 
 /* The database's own metrics (once.metrics), over a connection of their own: a metrics_source. */
 typedef struct keeper_collector keeper_collector;
 /* NULL: no memory */
-keeper_collector *keeper_collector_new(const service *service, const char *conninfo);
+keeper_collector *keeper_collector_new(const speaker *speaker, const char *conninfo);
 void keeper_collector_free(keeper_collector *collector);
 /*
  * Never NULL but out of memory: without the database it has pgonce_up 0 alone. Takes some seconds

@@ -80,13 +80,13 @@ static void batch_remove(pipeline *pipeline, event *event)
 static void tell_parked(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
                         const char *error)
 {
-	char topic[SERVICE_QUOTE_BYTES], quoted[SERVICE_QUOTE_BYTES];
-	int64_t second = service_now_ms() / 1000;
+	char topic[RUNTIME_QUOTE_BYTES], quoted[RUNTIME_QUOTE_BYTES];
+	int64_t second = runtime_now_ms() / 1000;
 	bool is_dead = strcmp(state, "dead") == 0;
 
 	if (second != pipeline->told_second) {
 		if (pipeline->told_count > TOLD_A_SECOND) {
-			service_log(&pipeline->service, SERVICE_WARNING, "parked", "more=%d", pipeline->told_count - TOLD_A_SECOND);
+			runtime_log(&pipeline->speaker, RUNTIME_WARNING, "parked", "more=%d", pipeline->told_count - TOLD_A_SECOND);
 		}
 		pipeline->told_second = second;
 		pipeline->told_count = 0;
@@ -94,9 +94,9 @@ static void tell_parked(pipeline *pipeline, const event *event, const char *stat
 	if (!is_dead && ++pipeline->told_count > TOLD_A_SECOND) {
 		return;
 	}
-	service_log(&pipeline->service, SERVICE_WARNING, is_dead ? "dead" : "parked",
+	runtime_log(&pipeline->speaker, RUNTIME_WARNING, is_dead ? "dead" : "parked",
 	            "event_id=%s topic=%s attempts=%d retry_in_ms=%lld error=%s", event->event_id,
-	            service_quote(event->topic, topic), attempts, (long long)wait_ms, service_quote(error, quoted));
+	            runtime_quote(event->topic, topic), attempts, (long long)wait_ms, runtime_quote(error, quoted));
 }
 
 static void park(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
@@ -291,11 +291,11 @@ static void put_aside(pipeline *pipeline, event *event, int64_t now)
 
 static void tell_lane(pipeline *pipeline, lane *lane, bool hangs)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
 	if (hangs != lane->told) {
-		service_log(&pipeline->service, hangs ? SERVICE_WARNING : SERVICE_INFO, hangs ? "host_hangs" : "host_answers",
-		            "host=%s in_flight=%zu", service_quote(lane->name, quoted), lane->in_flight);
+		runtime_log(&pipeline->speaker, hangs ? RUNTIME_WARNING : RUNTIME_INFO, hangs ? "host_hangs" : "host_answers",
+		            "host=%s in_flight=%zu", runtime_quote(lane->name, quoted), lane->in_flight);
 		pipeline->hanging += hangs ? 1 : -1;
 		metric_set(pipeline->metrics.hosts_hanging, pipeline->hanging);
 	}
@@ -333,14 +333,14 @@ static size_t room_of(const pipeline *pipeline)
 
 void delivery_send(pipeline *pipeline)
 {
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 
 	pipeline->sink_is_full = false;
 	if (now < pipeline->pause_until_ms || pipeline->is_broken) {
 		return;
 	}
 	put_hanging_aside(pipeline, room_of(pipeline), now);
-	for (size_t room = room_of(pipeline); room > 0 && service_now_ms() < pipeline->permit_ms; room--) {
+	for (size_t room = room_of(pipeline); room > 0 && runtime_now_ms() < pipeline->permit_ms; room--) {
 		event *event = schedule_next(pipeline->schedule, room);
 		if (event == NULL) {
 			return;
@@ -365,17 +365,17 @@ void delivery_send(pipeline *pipeline)
 static void sink_answers(pipeline *pipeline)
 {
 	if (pipeline->failures > 0) {
-		service_log(&pipeline->service, SERVICE_INFO, "available", "after_failures=%d", pipeline->failures);
+		runtime_log(&pipeline->speaker, RUNTIME_INFO, "available", "after_failures=%d", pipeline->failures);
 	}
 	pipeline->failures = 0;
 	metric_set(pipeline->metrics.sink_away, 0);
 	pipeline->pause_until_ms = 0;
-	pipeline->answered_ms = service_now_ms();
+	pipeline->answered_ms = runtime_now_ms();
 }
 
 static void on_delivered(pipeline *pipeline, event *event)
 {
-	double took_ms = (double)(service_now_ms() - event->sent_ms);
+	double took_ms = (double)(runtime_now_ms() - event->sent_ms);
 
 	sink_answers(pipeline);
 	pipeline->latency_ms += (took_ms - pipeline->latency_ms) / 16;
@@ -431,7 +431,7 @@ static void on_copy(pipeline *pipeline, event *event, const sink_result *result)
 	} else {
 		metric_count(pipeline->metrics.dead_unsent, 1);
 		retry_later(pipeline, event,
-		            service_backoff_ms(event->attempts, settings->retry_first_ms, settings->retry_most_ms),
+		            runtime_backoff_ms(event->attempts, settings->retry_first_ms, settings->retry_most_ms),
 		            dead_letter_unsent(event, result->problem));
 	}
 }
@@ -443,7 +443,7 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	int64_t asked_most = settings->retry_most_ms > ASKED_MOST_MS ? settings->retry_most_ms : ASKED_MOST_MS;
 	int64_t wait_ms = result->retry_after_ms >= 0
 	                      ? (result->retry_after_ms < asked_most ? result->retry_after_ms : asked_most)
-	                      : service_backoff_ms(attempts, settings->retry_first_ms, settings->retry_most_ms);
+	                      : runtime_backoff_ms(attempts, settings->retry_first_ms, settings->retry_most_ms);
 
 	sink_answers(pipeline);
 	pipeline->refused++;
@@ -478,7 +478,7 @@ static void try_again(pipeline *pipeline, event *event, const char *problem)
 
 static void on_unavailable(pipeline *pipeline, event *event, const sink_result *result, bool is_probe)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
 	/*
 	 * Of many that fail together only the first counts, then those that tried whether the sink is
@@ -487,12 +487,12 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 	if (pipeline->failures == 0 || is_probe) {
 		pipeline->failures++;
 		metric_set(pipeline->metrics.sink_away, 1);
-		int64_t pause_ms = service_backoff_ms(pipeline->failures, PAUSE_FIRST_MS, PAUSE_MOST_MS);
-		pipeline->pause_until_ms = service_now_ms() + pause_ms;
+		int64_t pause_ms = runtime_backoff_ms(pipeline->failures, PAUSE_FIRST_MS, PAUSE_MOST_MS);
+		pipeline->pause_until_ms = runtime_now_ms() + pause_ms;
 		if (pipeline->failures == 1) {
-			service_log(&pipeline->service, SERVICE_WARNING, "unavailable",
+			runtime_log(&pipeline->speaker, RUNTIME_WARNING, "unavailable",
 			            "sink=%s error=%s; it is tried until it is back", pipeline->settings.sink->name,
-			            service_quote(result->problem, quoted));
+			            runtime_quote(result->problem, quoted));
 		}
 	}
 	try_again(pipeline, event, result->problem);
@@ -501,19 +501,19 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 /* Whoever has taken over reads again what is not settled. */
 static void tell_fenced(pipeline *pipeline, const char *problem)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	char quoted[RUNTIME_QUOTE_BYTES];
 
 	metric_count(pipeline->metrics.fenced, 1);
-	service_log(
-	    &pipeline->service, SERVICE_WARNING, "fenced",
+	runtime_log(
+	    &pipeline->speaker, RUNTIME_WARNING, "fenced",
 	    "sink=%s error=%s; another relay of this name has begun its turn at the broker, and this one ends its own",
-	    pipeline->settings.sink->name, service_quote(problem, quoted));
+	    pipeline->settings.sink->name, runtime_quote(problem, quoted));
 }
 
 static void hear_lane(pipeline *pipeline, const event *event, const sink_result *result)
 {
 	lane *lane = event->lane;
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 
 	if (result->verdict == SINK_WITHHELD) {
 		lane_withheld(lane, now);
@@ -585,7 +585,7 @@ void delivery_collect(pipeline *pipeline, int64_t wait_ms)
 		on_result(pipeline, &results[i]);
 	}
 	if (!asks && count == 0 && wait_ms > 0) {
-		service_sleep(wait_ms);
+		runtime_sleep(wait_ms);
 	}
 }
 
@@ -618,7 +618,7 @@ bool delivery_detach(pipeline *pipeline)
 	const event_list *chunk = &pipeline->chunk;
 	size_t bytes = pipeline->held_bytes;
 
-	if (schedule_has_ready(pipeline->schedule) || service_now_ms() - chunk->sent_ms < hanging_ms(pipeline)) {
+	if (schedule_has_ready(pipeline->schedule) || runtime_now_ms() - chunk->sent_ms < hanging_ms(pipeline)) {
 		return false;
 	}
 	if (pipeline->answered_ms < chunk->sent_ms && pipeline->held_count + chunk->open > HANGING_SILENT_MOST) {
@@ -650,7 +650,7 @@ bool delivery_detach(pipeline *pipeline)
 void delivery_defer(pipeline *pipeline)
 {
 	event_list *due = &pipeline->due;
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 
 	for (size_t i = 0; i < due->count; i++) {
 		event *event = due->events[i];

@@ -244,7 +244,7 @@ bool flight_put(flight *flight, sink_message *message)
 	slot->held_ms = 0;
 	slot->uses++;
 	slot->order = ++flight->puts;
-	slot->deadline_ms = service_now_ms() + flight->timeout_ms;
+	slot->deadline_ms = runtime_now_ms() + flight->timeout_ms;
 	item->ticket = (uint64_t)slot->uses << 32 | (uint64_t)(slot - flight->slots);
 	flight->bytes += bytes;
 	append(&flight->waiting, slot);
@@ -275,7 +275,7 @@ void flight_permit(flight *flight, int64_t until_ms)
 {
 	pthread_mutex_lock(&flight->mutex);
 	/* Only then may the taking side have found nothing that it might take. */
-	bool lapsed = flight->permit_ms <= service_now_ms();
+	bool lapsed = flight->permit_ms <= runtime_now_ms();
 	flight->permit_ms = until_ms;
 	while (until_ms == 0 && flight->untaken != NULL) {
 		finish(flight, flight->untaken, SINK_WITHHELD, "not sent: the relay has lost its session");
@@ -289,7 +289,7 @@ void flight_permit(flight *flight, int64_t until_ms)
 
 size_t flight_poll(flight *flight, int timeout_ms, sink_result *results, size_t most)
 {
-	int64_t now_ms = service_now_ms();
+	int64_t now_ms = runtime_now_ms();
 	int64_t until_ms = now_ms + timeout_ms;
 	size_t count = 0;
 
@@ -298,7 +298,7 @@ size_t flight_poll(flight *flight, int timeout_ms, sink_result *results, size_t 
 	while (flight->finished.first == NULL && now_ms < until_ms && most > 0) {
 		struct timespec until = wait_until(flight, until_ms);
 		(void)pthread_cond_timedwait(&flight->finished_one, &flight->mutex, &until);
-		now_ms = service_now_ms();
+		now_ms = runtime_now_ms();
 		expire(flight, now_ms);
 	}
 	while (count < most && flight->finished.first != NULL) {
@@ -323,7 +323,7 @@ flight_item *flight_take(flight *flight)
 	flight_item *item = NULL;
 
 	pthread_mutex_lock(&flight->mutex);
-	if (flight->untaken != NULL && service_now_ms() < flight->permit_ms) {
+	if (flight->untaken != NULL && runtime_now_ms() < flight->permit_ms) {
 		item = flight->untaken->item;
 		flight->untaken->item = NULL;
 		flight->untaken = flight->untaken->next;
@@ -348,7 +348,7 @@ char *flight_hold(flight *flight, uint64_t ticket)
 	slot *slot = slot_of(flight, ticket);
 	if (slot != NULL) {
 		flight->held += slot->held_ms == 0;
-		slot->held_ms = service_now_ms();
+		slot->held_ms = runtime_now_ms();
 		destination = strdup(slot->message->destination);
 	}
 	pthread_mutex_unlock(&flight->mutex);
@@ -357,7 +357,7 @@ char *flight_hold(flight *flight, uint64_t ticket)
 
 size_t flight_answer_held(flight *flight, int64_t held_ms, sink_verdict verdict, const char *problem)
 {
-	int64_t now_ms = service_now_ms();
+	int64_t now_ms = runtime_now_ms();
 
 	pthread_mutex_lock(&flight->mutex);
 	for (slot *slot = flight->waiting.first, *next = NULL; slot != NULL && flight->held > 0; slot = next) {

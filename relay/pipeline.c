@@ -89,11 +89,11 @@ static void permit(pipeline *pipeline, int64_t until_ms)
  */
 static void tell_late(pipeline *pipeline, int64_t until_ms)
 {
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 	bool is_late = now >= until_ms;
 
 	if (is_late && !pipeline->is_late) {
-		service_log(&pipeline->service, SERVICE_WARNING, "permit_late",
+		runtime_log(&pipeline->speaker, RUNTIME_WARNING, "permit_late",
 		            "round_trip_ms=%lld limit_ms=%d; nothing is sent while a round trip to the database takes so long",
 		            (long long)(now - reader_proved_ms(pipeline->reader)), PERMIT_MS);
 	}
@@ -110,7 +110,7 @@ static void tell_late(pipeline *pipeline, int64_t until_ms)
 static bool renew_permit(pipeline *pipeline)
 {
 	bool wanted = pipeline->in_flight > 0 || schedule_has_ready(pipeline->schedule);
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 	bool good = true;
 
 	if (!wanted || now < pipeline->first_ms) {
@@ -157,7 +157,7 @@ static bool store(pipeline *pipeline, const char *seen, const char *reading, int
 	free(parked);
 	if (good) {
 		settlement_done(settlement, fresh);
-		pipeline->stored_ms = service_now_ms();
+		pipeline->stored_ms = runtime_now_ms();
 		pipeline->stored_end = snapshot_end(seen);
 	}
 	return good;
@@ -197,8 +197,8 @@ static bool settle_chunk(pipeline *pipeline)
 	}
 	metric_count(pipeline->metrics.batches, 1);
 	metric_set_now(pipeline->metrics.batch_at);
-	service_log(&pipeline->service, SERVICE_DEBUG, "batch", "events=%zu took_ms=%lld parked=%lld",
-	            pipeline->chunk.count, (long long)(service_now_ms() - pipeline->chunk_at_ms),
+	runtime_log(&pipeline->speaker, RUNTIME_DEBUG, "batch", "events=%zu took_ms=%lld parked=%lld",
+	            pipeline->chunk.count, (long long)(runtime_now_ms() - pipeline->chunk_at_ms),
 	            (long long)pipeline->parked);
 	if (is_last) {
 		finish_reading(progress);
@@ -305,7 +305,7 @@ static bool fetch(pipeline *pipeline)
 	assert(read > 0 && read <= count);
 	pipeline->item_next += read;
 	pipeline->chunk_end_id = pipeline->items[pipeline->item_next - 1].id;
-	pipeline->chunk_at_ms = service_now_ms();
+	pipeline->chunk_at_ms = runtime_now_ms();
 	pipeline->in_chunk = true;
 	for (event *at = first, *next = NULL; at != NULL; at = next) {
 		next = at->list_after;
@@ -336,14 +336,14 @@ static bool read_due(pipeline *pipeline, bool *found)
 		delivery_accept(pipeline, at, &pipeline->due);
 	}
 	*found = pipeline->due.open > open_before;
-	pipeline->due_at_ms = service_now_ms() + (pipeline->parked > 0 ? DUE_SOON_MS : DUE_LATER_MS);
+	pipeline->due_at_ms = runtime_now_ms() + (pipeline->parked > 0 ? DUE_SOON_MS : DUE_LATER_MS);
 	return true;
 }
 
 /* Delayed events whose time has come are moved to the outbox, and read there like all others. */
 static bool release(pipeline *pipeline)
 {
-	int64_t begun_ms = service_now_ms();
+	int64_t begun_ms = runtime_now_ms();
 	int64_t released = 0, wait_ms = 0;
 
 	if (begun_ms < pipeline->release_at_ms) {
@@ -354,13 +354,13 @@ static bool release(pipeline *pipeline)
 	}
 	if (released > 0) {
 		pipeline->look_at_ms = 0;
-		service_log(&pipeline->service, SERVICE_DEBUG, "released", "events=%lld", (long long)released);
+		runtime_log(&pipeline->speaker, RUNTIME_DEBUG, "released", "events=%lld", (long long)released);
 	}
 	if (wait_ms == 0) {
 		pipeline->release_at_ms = 0;
 		return true;
 	}
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 	int64_t least_ms = RELEASE_PART * (now - begun_ms);
 	wait_ms = wait_ms < 0 || wait_ms > RELEASE_MS ? RELEASE_MS : wait_ms;
 	pipeline->release_at_ms = now + (wait_ms < least_ms ? least_ms : wait_ms);
@@ -371,7 +371,7 @@ static bool release(pipeline *pipeline)
 
 static bool count_parked(pipeline *pipeline)
 {
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 	int64_t most = pipeline->settings.parked_max;
 	int64_t since = now - pipeline->parked_at_ms;
 
@@ -399,12 +399,12 @@ static bool check_full(pipeline *pipeline)
 		pipeline->is_full = is_full;
 		metric_set(pipeline->metrics.full, is_full);
 		if (is_full) {
-			service_log(
-			    &pipeline->service, SERVICE_WARNING, "parked_max",
+			runtime_log(
+			    &pipeline->speaker, RUNTIME_WARNING, "parked_max",
 			    "parked=%lld parked_max=%lld; nothing new is read until fewer are parked: see pgonce outbox list",
 			    (long long)(pipeline->weight / WAITING_SHARE), (long long)most);
 		} else {
-			service_log(&pipeline->service, SERVICE_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
+			runtime_log(&pipeline->speaker, RUNTIME_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
 		}
 	}
 	return good;
@@ -419,7 +419,7 @@ static bool check_full(pipeline *pipeline)
  */
 static bool store_idle(pipeline *pipeline)
 {
-	if (!pipeline->unstored || service_now_ms() - pipeline->stored_ms < STORE_MS ||
+	if (!pipeline->unstored || runtime_now_ms() - pipeline->stored_ms < STORE_MS ||
 	    snapshot_end(pipeline->progress.seen) <= pipeline->stored_end + 1) {
 		return true;
 	}
@@ -429,7 +429,7 @@ static bool store_idle(pipeline *pipeline)
 
 static bool due_is_due(const pipeline *pipeline)
 {
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 
 	if (now < pipeline->pause_until_ms || (pipeline->failures > 0 && schedule_has_ready(pipeline->schedule)) ||
 	    pipeline->due.count >= DUE_HELD_MAX) {
@@ -454,7 +454,7 @@ static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 		*wait_ms = 0;
 		return fetch(pipeline);
 	}
-	int64_t now = service_now_ms();
+	int64_t now = runtime_now_ms();
 	if (now < pipeline->look_at_ms) {
 		*wait_ms = pipeline->look_at_ms - now;
 		return true;
@@ -468,7 +468,7 @@ static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 		pipeline->look_wait_ms = pipeline->settings.poll_most_ms;
 	}
 	*wait_ms = *idle ? pipeline->look_wait_ms : 0;
-	pipeline->look_at_ms = service_now_ms() + *wait_ms;
+	pipeline->look_at_ms = runtime_now_ms() + *wait_ms;
 	return good;
 }
 
@@ -504,7 +504,7 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 		return true;
 	}
 	/* While parked events are delivered one after the other, not each gets a commit of its own. */
-	if (pipeline->due.open == 0 || service_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
+	if (pipeline->due.open == 0 || runtime_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
 		good = settle_known(pipeline);
 	}
 	if (good) {
@@ -527,10 +527,10 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 /* Stopping: what is in flight is waited for, at most for `timeout`; nothing new is sent. */
 static bool drain(pipeline *pipeline)
 {
-	int64_t until_ms = service_now_ms() + pipeline->settings.timeout_ms;
+	int64_t until_ms = runtime_now_ms() + pipeline->settings.timeout_ms;
 
 	bool good = true;
-	while (good && pipeline->in_flight > 0 && !pipeline->is_broken && service_now_ms() < until_ms) {
+	while (good && pipeline->in_flight > 0 && !pipeline->is_broken && runtime_now_ms() < until_ms) {
 		delivery_collect(pipeline, CHUNK_WAIT_MS);
 		good = renew_permit(pipeline);
 	}
@@ -550,10 +550,10 @@ static bool drain(pipeline *pipeline)
 /* Waits, but serves the sink. */
 static void wait(pipeline *pipeline, int64_t milliseconds)
 {
-	int64_t until_ms = service_now_ms() + milliseconds;
+	int64_t until_ms = runtime_now_ms() + milliseconds;
 
-	while (!service_stopping() && service_now_ms() < until_ms) {
-		int64_t left_ms = until_ms - service_now_ms();
+	while (!runtime_stopping() && runtime_now_ms() < until_ms) {
+		int64_t left_ms = until_ms - runtime_now_ms();
 		delivery_collect(pipeline, left_ms < CHUNK_WAIT_MS ? left_ms : CHUNK_WAIT_MS);
 	}
 }
@@ -564,24 +564,24 @@ static bool take(pipeline *pipeline)
 	bool stood_by = false;
 	bool taken = false;
 
-	while (!service_stopping()) {
+	while (!runtime_stopping()) {
 		progress_clear(&pipeline->progress);
 		bool good = reader_take(pipeline->reader, &taken, &pipeline->progress);
 		if (!good) {
 			return false;
 		}
 		if (taken) {
-			pipeline->first_ms = service_now_ms() + PERMIT_MS;
-			service_log(&pipeline->service, SERVICE_INFO, stood_by ? "took_over" : "active", "%s", "");
+			pipeline->first_ms = runtime_now_ms() + PERMIT_MS;
+			runtime_log(&pipeline->speaker, RUNTIME_INFO, stood_by ? "took_over" : "active", "%s", "");
 			if (snapshot_end(pipeline->progress.seen) < pipeline->stored_end) {
 				/* Restored to an earlier point, or a standby was promoted that lacked it. */
-				service_log(&pipeline->service, SERVICE_WARNING, "rewound", "reason=%s",
+				runtime_log(&pipeline->speaker, RUNTIME_WARNING, "rewound", "reason=%s",
 				            "\"the database lacks progress that was stored; what came after is published again\"");
 			}
 			return true;
 		}
 		if (!stood_by) {
-			service_log(&pipeline->service, SERVICE_INFO, "standby", "reason=%s",
+			runtime_log(&pipeline->speaker, RUNTIME_INFO, "standby", "reason=%s",
 			            "\"another process is active for this relay\"");
 		}
 		stood_by = true;
@@ -598,7 +598,7 @@ static bool work(pipeline *pipeline)
 
 	pipeline->parked_at_ms = 0;
 	metric_set(pipeline->metrics.active, good);
-	while (good && !service_stopping() && !pipeline->is_broken && !pipeline->is_fenced && !is_done) {
+	while (good && !runtime_stopping() && !pipeline->is_broken && !pipeline->is_fenced && !is_done) {
 		int64_t wait_ms = 0;
 		bool idle = false;
 		good = send(pipeline);
@@ -641,15 +641,15 @@ static relay_end run(pipeline *pipeline)
 	const failure *failure = reader_failure(pipeline->reader);
 	int failures = 0;
 
-	while (!service_stopping()) {
+	while (!runtime_stopping()) {
 		bool good = reader_connect(pipeline->reader);
 		if (good) {
-			int64_t since_ms = service_now_ms();
-			service_log(&pipeline->service, SERVICE_INFO, "connected", "%s", "");
+			int64_t since_ms = runtime_now_ms();
+			runtime_log(&pipeline->speaker, RUNTIME_INFO, "connected", "%s", "");
 			metric_count(pipeline->metrics.connects, 1);
 			good = work(pipeline);
 			metric_set(pipeline->metrics.active, 0);
-			failures = service_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
+			failures = runtime_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
 			permit(pipeline, 0);
 			reader_disconnect(pipeline->reader);
 			forget_session(pipeline);
@@ -678,8 +678,8 @@ static relay_end run(pipeline *pipeline)
 			pipeline->problem = memory_copy(failure->text);
 			return end_of(failure) != RELAY_STOPPED ? end_of(failure) : RELAY_NO_SERVER;
 		}
-		failure_log(failure, &pipeline->service, ++failures);
-		wait(pipeline, service_backoff_ms(failures, CONNECT_FIRST_MS, CONNECT_MOST_MS));
+		failure_log(failure, &pipeline->speaker, ++failures);
+		wait(pipeline, runtime_backoff_ms(failures, CONNECT_FIRST_MS, CONNECT_MOST_MS));
 	}
 	return RELAY_STOPPED;
 }
@@ -754,11 +754,11 @@ relay_end relay_run(const config *config, const config_section *section, const r
 {
 	pipeline pipeline = {.call = call, .latency_ms = 10, .session = 1};
 
-	pipeline.service = (service){.kind = "relay", .name = section->name};
+	pipeline.speaker = (speaker){.kind = "relay", .name = section->name};
 	if (!relay_settings_read(config, section, &pipeline.settings, problem)) {
 		return RELAY_FAILED;
 	}
-	if (!pipeline.settings.sink->open(&pipeline.service, config, section, &pipeline.sink, problem)) {
+	if (!pipeline.settings.sink->open(&pipeline.speaker, config, section, &pipeline.sink, problem)) {
 		relay_settings_free(&pipeline.settings);
 		return RELAY_FAILED;
 	}
@@ -767,12 +767,12 @@ relay_end relay_run(const config *config, const config_section *section, const r
 	pipeline.reader = reader_new(&pipeline.settings, call->conninfo);
 	add_metrics(&pipeline.metrics, call->metrics, section->name);
 	forget_session(&pipeline);
-	service_log(&pipeline.service, SERVICE_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,
+	runtime_log(&pipeline.speaker, RUNTIME_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,
 	            (long long)pipeline.settings.batch);
-	service_job(1);
+	runtime_job(1);
 	relay_end end = run(&pipeline);
-	service_job(-1);
-	service_log(&pipeline.service, end == RELAY_STOPPED ? SERVICE_INFO : SERVICE_ERROR, "stopped",
+	runtime_job(-1);
+	runtime_log(&pipeline.speaker, end == RELAY_STOPPED ? RUNTIME_INFO : RUNTIME_ERROR, "stopped",
 	            "delivered=%lld refused=%lld dead=%lld", (long long)pipeline.delivered, (long long)pipeline.refused,
 	            (long long)pipeline.dead);
 	/* The sink first: it refers to the messages. */

@@ -53,7 +53,7 @@ typedef struct relay_metrics {
 } relay_metrics;
 
 typedef struct pipeline {
-	service service;
+	speaker speaker;
 	relay_settings settings;
 	const relay_call *call;
 	reader *reader;

@@ -44,7 +44,7 @@ bool reader_flush(reader *reader);
 /* Asks for nothing but an answer. */
 bool reader_prove(reader *reader);
 /*
- * When (service_now_ms) the session, and with it the lock, was certainly there: when what it
+ * When (runtime_now_ms) the session, and with it the lock, was certainly there: when what it
  * answered last was asked.
  */
 int64_t reader_proved_ms(const reader *reader);

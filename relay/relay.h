@@ -8,7 +8,7 @@
 #include "config.h"
 #include "metrics.h"
 #include "pgonce.h"
-#include "service.h"
+#include "runtime.h"
 
 typedef enum relay_end {
 	RELAY_STOPPED,     /* as asked, or with `once` because nothing was left to do */
@@ -32,7 +32,7 @@ bool relay_check(const config *config, const config_section *section, char **pro
 /* What to know of one that is right: lines for people (free it); NULL: nothing. */
 char *relay_note(const config *config, const config_section *section);
 /*
- * Runs the relay until service_stop, or until it cannot go on: then *problem (free it) says why and
- * what to do. Blocks; call service_stop_install before.
+ * Runs the relay until runtime_stop, or until it cannot go on: then *problem (free it) says why and
+ * what to do. Blocks; call runtime_stop_install before.
  */
 relay_end relay_run(const config *config, const config_section *section, const relay_call *call, char **problem);

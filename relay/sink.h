@@ -13,7 +13,7 @@
 
 #include "config.h"
 #include "pgonce.h"
-#include "service.h"
+#include "runtime.h"
 
 typedef struct sink_header {
 	const char *name, *value;
@@ -91,7 +91,7 @@ typedef struct sink_class {
 	 * settings, but a broker that is merely away is no failure: it shows as SINK_UNAVAILABLE.
 	 * False: *problem (free it).
 	 */
-	bool (*open)(const service *service, const config *config, const config_section *section, sink **result,
+	bool (*open)(const speaker *speaker, const config *config, const config_section *section, sink **result,
 	             char **problem);
 	/* The options alone, for --check-config: no connection. */
 	bool (*check)(const config *config, const config_section *section, char **problem);
@@ -114,7 +114,7 @@ typedef struct sink_class {
 	 */
 	size_t (*poll)(sink *sink, int timeout_ms, sink_result *results, size_t most);
 	/*
-	 * Until when (service_now_ms) messages taken may be passed on; what the broker has not got by
+	 * Until when (runtime_now_ms) messages taken may be passed on; what the broker has not got by
 	 * then waits for the next permit, as far as the sink can hold it back. 0: the relay may be
 	 * another's by now; what waits is not sent any more, and is withheld. Called again and again; a
 	 * sink that is never given one passes on at once.

@@ -30,7 +30,7 @@ WORDS = {"forgotten": "deleted", "mend": "fix", "mended": "fixed", "can not": "c
 OTHER_WORDS = ("docs/c.md", "docs/configuration.md", "docs/evidence.md", "docs/metrics.md", "docs/problems.md", "docs/sql.md")
 # Files that may look into the text of a message, with the reason.
 MAY_READ_MESSAGES = {
-    "cli/nginx.c": "nginx's own words, of another program, which has no codes",
+    "cli/gateway/nginx.c": "nginx's own words, of another program, which has no codes",
     "cli/report.c": "drops the contract's name before a message that it prints",
     "lib/src/session.c": "libpq tells the SQLSTATE of a connection that was refused in its text alone",
 }

@@ -14,7 +14,7 @@ import contract
 ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src/settle.c", "lib/src/wire.c"}]
 # What nginx has each file of a module know: the module's own number.
 KNOWN_TO_ALL = {"ngx_http_once_module"}
-FOLDERS = ("lib", "service", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
+FOLDERS = ("lib", "runtime", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
 # Of contract/: a function calls those of its own folder and of the folders before it. access/ and keep/, which makes days, serve all of them.
 LAYERS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "see")
 
@@ -23,8 +23,9 @@ def symbols(build):
     """Of each source what it defines, and what it needs of others."""
     for built in sorted(build.rglob("*.c.o")):
         folder, name = built.relative_to(build).parts[0], built.name.removesuffix(".o")
-        source = f"{folder}/{name.replace('_', '/', 1) if folder == 'lib' else name}"
-        if folder in FOLDERS and pathlib.Path(source).exists():
+        # meson's object of lib/src/x.c is src_x.c.o
+        source = next((path for path in (f"{folder}/{name}", f"{folder}/{name.replace('_', '/', 1)}") if pathlib.Path(path).exists()), None)
+        if folder in FOLDERS and source:
             out = subprocess.run(["nm", built], capture_output=True, text=True, check=True).stdout
             yield source, set(re.findall(r" [BDRTV] (\w+)$", out, re.M)), set(re.findall(r" U (\w+)$", out, re.M)) - KNOWN_TO_ALL
 

@@ -2,7 +2,7 @@
 /*
  * openmetrics.h: how OpenMetrics 1.0 is written, and the older text format of Prometheus, for
  * whoever has figures: the gateway's status page (metrics.c) and the metrics of long-running jobs
- * (service/).
+ * (runtime/).
  */
 #pragma once
 

@@ -35,7 +35,7 @@ def check_files(monkeypatch):
 def test_a_decision_by_a_messages_text_is_found(check_files, decision):
     check_files.check_messages("relay/pipeline.c", f"\n{decision}\n")
     assert len(check_files.problems) == 1 and check_files.problems[0].startswith("relay/pipeline.c:2: decides by the text")
-    check_files.check_messages("cli/nginx.c", decision)
+    check_files.check_messages("cli/gateway/nginx.c", decision)
     assert len(check_files.problems) == 1
 
 
@@ -68,8 +68,8 @@ def test_each_exception_is_one(check_files):
     ('hint = "ALTER EXTENSION pgonce UPDATE";', False),
 ])  # fmt: skip
 def test_sql_in_a_c_string_is_found_and_what_begins_or_ends_a_transaction_is_none(check_files, text, found):
-    check_files.check_c(pathlib.PurePath("cli/install.c"), text)
-    assert check_files.problems == (["cli/install.c:1: SQL in a C string: its home is a .sql file"] if found else [])
+    check_files.check_c(pathlib.PurePath("cli/install/install.c"), text)
+    assert check_files.problems == (["cli/install/install.c:1: SQL in a C string: its home is a .sql file"] if found else [])
 
 
 @pytest.mark.parametrize("name, is_there", [

@@ -18,10 +18,10 @@ int main(int argc, char **argv)
 	for (int i = 4; i < argc; i++) {
 		once = once || strcmp(argv[i], "once") == 0;
 		if (strcmp(argv[i], "verbose") == 0) {
-			service_log_level(SERVICE_DEBUG);
+			runtime_log_level(RUNTIME_DEBUG);
 		}
 	}
-	if (argc < 4 || !service_stop_install() || !config_read(argv[1], &config, &problem)) {
+	if (argc < 4 || !runtime_stop_install() || !config_read(argv[1], &config, &problem)) {
 		fprintf(stderr, "play_consumer: %s\n", problem == NULL ? "usage" : problem);
 		return 2;
 	}

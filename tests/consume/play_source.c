@@ -190,7 +190,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	const config_section *section = config_find(config, "consume", argv[2]);
-	const service service = {.kind = "consume", .name = argv[2]};
+	const speaker speaker = {.kind = "consume", .name = argv[2]};
 	const source_bounds bounds = {.messages = strtoll(argv[3], NULL, 10), .bytes = strtoll(argv[4], NULL, 10)};
 	const source_class *class = NULL;
 	bool ordered = true;
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
 		class = strcmp(section->entries[i].name, "source") == 0 ? source_find(section->entries[i].value) : class;
 	}
 	if (class == NULL || !class->check(config, section, &problem) ||
-	    !class->open(&service, config, section, bounds, ordered, &source, &problem)) {
+	    !class->open(&speaker, config, section, bounds, ordered, &source, &problem)) {
 		fprintf(stderr, "%s\n", problem == NULL ? "no such section, or no such source" : problem);
 		free(problem);
 		config_free(config);

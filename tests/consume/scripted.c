@@ -111,14 +111,14 @@ static void read_more(source *source)
 	free(text);
 }
 
-static bool script_open(const service *service, const config *config, const config_section *section,
+static bool script_open(const speaker *speaker, const config *config, const config_section *section,
                         source_bounds bounds, bool ordered, source **result, char **problem)
 {
 	(void)ordered;
 	source *source = calloc(1, sizeof *source);
 	size_t index = 0;
 
-	(void)service;
+	(void)speaker;
 	(void)bounds;
 	if (!config_apply(config, section, options, &source->options, problem)) {
 		free(source);

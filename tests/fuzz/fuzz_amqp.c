@@ -7,8 +7,8 @@
  */
 #include <jansson.h>
 
-#include "amqp_text.h"
 #include "fuzz.h"
+#include "sources/amqp_text.h"
 
 static void check_header(const amqp_table_entry_t *entry, const source_header *header)
 {

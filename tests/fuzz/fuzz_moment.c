@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "fuzz.h"
-#include "moment.h"
+#include "operate/moment.h"
 
 static void check_written(int64_t microseconds, int offset_minutes)
 {

@@ -14,7 +14,7 @@
 #include "../../broker/broker.h"
 #include "../../broker/nats.h"
 #include "fuzz.h"
-#include "nats_message.h"
+#include "sources/nats_message.h"
 
 enum {
 	HEADERS_MAX = 8

@@ -12,8 +12,8 @@
 
 #include "aws_attributes.h"
 #include "fuzz.h"
+#include "sources/sqs_message.h"
 #include "sqs.h"
-#include "sqs_message.h"
 
 enum {
 	HEADERS_MAX = 16

@@ -20,27 +20,27 @@ BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 HERE = ROOT / "tests/fuzz"
 # What is instrumented beside the target itself. All else that they need comes from the build's libraries.
 TARGETS = {
-    "config": ["service/config.c", "service/config_apply.c", "service/value.c"],
+    "config": ["runtime/config.c", "runtime/config_apply.c", "runtime/value.c"],
     "key": ["lib/src/key.c", "lib/http/problem.c", "lib/src/json.c"],
     "headers": ["lib/http/headers.c", "lib/http/buffer.c", "lib/src/json.c"],
     "fingerprint": ["tests/fuzz/stand_ins.c", "lib/src/fingerprint.c", "lib/src/json.c", "lib/src/error.c", "lib/src/names.c"],
     "json": ["lib/src/json.c", "consume/json_text.c", "consume/arena.c"],
     "message": ["consume/identify.c", "consume/json_text.c", "consume/arena.c", "consume/http_request.c", "lib/src/key.c", "lib/src/trace.c"],
-    "amqp": ["consume/amqp_text.c"],
-    "nats": ["consume/nats_message.c", "consume/delivery.c", "broker/nats.c"],
-    "url": ["broker/broker.c", "service/config.c", "service/config_apply.c"],
-    "conninfo": ["service/conninfo.c"],
-    "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "service/memory.c", "service/config.c", "service/config_apply.c"],
-    "answer": ["service/http_client.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
-    "moment": ["cli/moment.c"],
+    "amqp": ["consume/sources/amqp_text.c"],
+    "nats": ["consume/sources/nats_message.c", "consume/delivery.c", "broker/nats.c"],
+    "url": ["broker/broker.c", "runtime/config.c", "runtime/config_apply.c"],
+    "conninfo": ["runtime/conninfo.c"],
+    "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "runtime/memory.c", "runtime/config.c", "runtime/config_apply.c"],
+    "answer": ["runtime/http_client.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
+    "moment": ["cli/operate/moment.c"],
     "aws": ["broker/aws_text.c", "broker/aws_profile.c"],
-    "sqs": ["consume/sqs_message.c", "consume/delivery.c", "broker/sqs.c", "broker/aws_attributes.c"],
+    "sqs": ["consume/sources/sqs_message.c", "consume/delivery.c", "broker/sqs.c", "broker/aws_attributes.c"],
 }  # fmt: skip
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-# lib/http's http.h and service's have one name: which one is meant is for the order to say.
-FOLDERS = {name: ["include", "lib/shared", "lib/src", "lib/http", "service", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
-OTHERS = ["include", "lib/shared", "service", "lib/src", "consume", "relay", "broker", "cli"]
-LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
+# lib/http's http.h and runtime's have one name: which one is meant is for the order to say.
+FOLDERS = {name: ["include", "lib/shared", "lib/src", "lib/http", "runtime", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
+OTHERS = ["include", "lib/shared", "runtime", "lib/src", "consume", "relay", "broker", "cli"]
+LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "runtime/libruntime.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
 PACKAGES = ["libpq", "jansson", "libcurl", "libmicrohttpd", "rdkafka", "librabbitmq", "libnats", "libssl", "libcrypto"]
 
 

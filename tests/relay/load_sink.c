@@ -55,11 +55,11 @@ static long run(const sink_class *class, sink *sink, place *unused, long count)
 {
 	sink_result results[RESULTS_MAX];
 	long sent = 0, done = 0, delivered = 0;
-	int64_t until_ms = service_now_ms() + PATIENCE_MS;
+	int64_t until_ms = runtime_now_ms() + PATIENCE_MS;
 	static long salt;
 
 	salt += count;
-	while (done < count && service_now_ms() < until_ms) {
+	while (done < count && runtime_now_ms() < until_ms) {
 		while (sent < count && unused != NULL) {
 			snprintf(unused->event_id, sizeof unused->event_id, "%08lx-0000-4000-8000-%012lx", (unsigned long)getpid(),
 			         salt + sent);
@@ -86,7 +86,7 @@ static long run(const sink_class *class, sink *sink, place *unused, long count)
 
 int main(int argc, char **argv)
 {
-	static const service service = {.kind = "relay", .name = "loaded"};
+	static const speaker speaker = {.kind = "relay", .name = "loaded"};
 	config *config = NULL;
 	char *problem = NULL;
 	sink *sink = NULL;
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
 			class = sink_find(section->entries[i].value);
 		}
 	}
-	if (class == NULL || !class->open(&service, config, section, &sink, &problem)) {
+	if (class == NULL || !class->open(&speaker, config, section, &sink, &problem)) {
 		fprintf(stderr, "%s\n", problem != NULL ? problem : "no such section, or no such sink");
 		return 2;
 	}
@@ -113,9 +113,9 @@ int main(int argc, char **argv)
 	long warm = run(class, sink, places, 1);
 	free(places);
 	places = places_new(in_flight, argv[3]);
-	int64_t start_ms = service_now_ms();
+	int64_t start_ms = runtime_now_ms();
 	long delivered = run(class, sink, places, count);
-	double seconds = (double)(service_now_ms() - start_ms) / 1000;
+	double seconds = (double)(runtime_now_ms() - start_ms) / 1000;
 	printf("{\"delivered\": %ld, \"seconds\": %.3f, \"per_second\": %.0f}\n", delivered, seconds,
 	       (double)delivered / seconds);
 	class->close(sink);

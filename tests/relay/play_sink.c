@@ -109,7 +109,7 @@ static void take_line(play *play)
 	if (json_is_string(json) || permit != NULL) {
 		play->closed = permit == NULL;
 		if (permit != NULL) {
-			play->class->permit(play->sink, json_is_null(permit) ? 0 : service_now_ms() + json_integer_value(permit));
+			play->class->permit(play->sink, json_is_null(permit) ? 0 : runtime_now_ms() + json_integer_value(permit));
 		}
 		json_decref(json);
 	} else if (json != NULL) {
@@ -170,7 +170,7 @@ static void turn(play *play)
 
 int main(int argc, char **argv)
 {
-	static const service service = {.kind = "relay", .name = "played"};
+	static const speaker speaker = {.kind = "relay", .name = "played"};
 	play play = {.input = calloc(1, LINE_BYTES_MAX)};
 	config *config = NULL;
 	char *problem = NULL;
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
 	}
 	bool checked = argc > 3;
 	if (checked ? !play.class->check(config, section, &problem)
-	            : !play.class->open(&service, config, section, &play.sink, &problem)) {
+	            : !play.class->open(&speaker, config, section, &play.sink, &problem)) {
 		fprintf(stderr, "%s\n", problem);
 		free(problem);
 		config_free(config);

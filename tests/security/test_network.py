@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """Between pgonce and PostgreSQL: with sslmode=verify-full nobody on the network is taken for the server, and nothing is said to him in clear.
-pgonce doctor says where it is otherwise. (TLS to brokers and webhooks: tests/relay, tests/service.)"""
+pgonce doctor says where it is otherwise. (TLS to brokers and webhooks: tests/relay, tests/runtime.)"""
 
 import json
 import shutil

@@ -319,7 +319,7 @@ MUTATIONS = {
             rules=("published_in_order", "each_relay_whole"),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            files=(("relay/sink_nats.c", 'asprintf(&id, "%s:%s", message->event_id, message->destination)', 'asprintf(&id, "%s", message->event_id)'),),
+            files=(("relay/sinks/nats.c", 'asprintf(&id, "%s:%s", message->event_id, message->destination)', 'asprintf(&id, "%s", message->event_id)'),),
             target="cli/pgonce",
         ),
         Mutation(
@@ -337,7 +337,7 @@ MUTATIONS = {
             rules=("none_blamed",),
             doors=("sql", "lib"),
             faults=("refuse",),
-            files=(("relay/sink_kafka.c", "case INVALID_DIFFERENT_RECORD: return true;", "case INVALID_DIFFERENT_RECORD: return false;"),),
+            files=(("relay/sinks/kafka.c", "case INVALID_DIFFERENT_RECORD: return true;", "case INVALID_DIFFERENT_RECORD: return false;"),),
             target="cli/pgonce",
             broker="kafka",
         ),
@@ -372,7 +372,7 @@ MUTATIONS = {
             rules=("order_per_aggregate", "nothing_lost"),
             doors=("sql", "lib", "message"),
             faults=("cut:consumer-pg", "loss:consumer-pg", "delay:consumer-pg", "kill:warehouse"),
-            files=(("service/database.c", "PQclear(result); return committed; }", "PQclear(result); return committed || true; }"),),
+            files=(("runtime/database.c", "PQclear(result); return committed; }", "PQclear(result); return committed || true; }"),),
             target="cli/pgonce",
         ),
         Mutation(
@@ -383,7 +383,7 @@ MUTATIONS = {
             faults=("churn:consume-b",),
             files=(
                 (
-                    "consume/source_kafka.c",
+                    "consume/sources/kafka.c",
                     "lose_partitions(source, partitions); if (incremental) {",
                     "lose_partitions(source, partitions); (void)rd_kafka_pause_partitions(source->client, partitions); if (incremental) {",
                 ),

@@ -1,0 +1,798 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * kafka.c: messages of Kafka topics, as a member of a consumer group. Offsets are committed
+ * by what was acknowledged and by nothing else, one commit at a time, without waiting for its
+ * answer: a commit that gets lost is only a redelivery.
+ *
+ * A partition that a rebalance takes away takes its deliveries along: they are void, and never
+ * committed, since the next owner's offset would be overwritten. Those of partitions that stay are
+ * still good.
+ *
+ * Messages have a queue of their own, beside the group's events. So a caller that is busy serves
+ * the group without taking messages, and nothing is ever paused: a partition that another member
+ * gets while it is paused is not read by librdkafka when it comes back.
+ */
+#include <inttypes.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arena.h"
+#include "dead_loop.h"
+#include "delivery.h"
+#include "kafka.h"
+#include "kafka_producer.h"
+#include "kafka_progress.h"
+#include "kafka_watchdog.h"
+
+enum {
+	/* so long a commit may take where it is waited for: a partition goes, the end */
+	COMMIT_MS = 5000,
+	CHECK_MS = 1000, /* so long is waited for a sign of life */
+	CHECK_EVERY_MS = 2000,
+	REPEAT_MS = 1000, /* until a commit that failed is tried again */
+	TEXT_BYTES = 64,  /* of coordinates, besides the topic's name */
+	WAIT_MS = 100,    /* for messages, before the group's events are looked at again */
+	ANSWER_MS = 200,  /* so long a look at positions waits for the commit that is on its way */
+	SETTLE_MS = 5000  /* after which what the client knows of a new partition's end is of now */
+};
+
+typedef struct settings {
+	kafka_options kafka; /* first */
+	const char *topics, *group;
+	int64_t stalled_ms;
+} settings;
+
+/* clang-format off */
+static const config_option options[] = {
+	KAFKA_OPTION_ROWS,
+	{.name = "topics", .kind = CONFIG_TEXT, .offset = offsetof(settings, topics), .required = true, .help = "the topics to read, separated by commas; one that begins with ^ is a regular expression"},
+	{.name = "group", .kind = CONFIG_TEXT, .offset = offsetof(settings, group), .help = "the consumer group, whose members share the partitions; default: the section's name"},
+	STALLED_OPTION_ROW(settings, "a partition"),
+	{0}};
+
+static const kafka_fixed fixed[] = {
+	{"enable.auto.commit", "false", "a message is acknowledged when its effect has committed, not when some time has passed"},
+	{"auto.commit.enable", NULL, "a message is acknowledged when its effect has committed, not when some time has passed"},
+	{"enable.auto.offset.store", "false", "a message is acknowledged when its effect has committed, not when it was read"},
+	{"enable.partition.eof", "true", "by it is known that nothing is left to read"},
+	{"group.id", NULL, "it is the option group"},
+	{0}};
+
+/* What is not said in the section. */
+static const char *const defaults[][2] = {
+	/* librdkafka's own, latest, skips what was written before the group's first start */
+	{"auto.offset.reset", "earliest"},
+	{"isolation.level", "read_committed"},
+	{"queued.min.messages", "10000"},
+	/* by which a topic is noticed that is made later */
+	{"topic.metadata.refresh.interval.ms", "10000"},
+	{NULL, NULL}};
+/* clang-format on */
+
+/*
+ * And what is a part of `memory`. All partitions lead to one queue, of which the limit is that of
+ * each; a fetch begins below it and brings its whole answer, inflated. So fetches are small: what
+ * was compressed to a 500th still fits. A batch that is larger than a fetch comes alone.
+ */
+static const struct {
+	const char *name, *other_name;
+	int64_t part, unit; /* memory / part / unit, but at least the minimum */
+	int64_t minimum;
+} shares[] = {
+    {.name = "queued.max.messages.kbytes", .part = 4, .unit = 1024, .minimum = 1},
+    /* librdkafka raises the second to the first */
+    {.name = "message.max.bytes", .part = 512, .unit = 1, .minimum = 1000},
+    {.name = "fetch.max.bytes", .part = 512, .unit = 1, .minimum = 1000},
+    {.name = "fetch.message.max.bytes",
+     .other_name = "max.partition.fetch.bytes",
+     .part = 512,
+     .unit = 1,
+     .minimum = 1000},
+};
+#define SHARE_MOST INT64_C(100000000) /* below what the client takes of each */
+/* A queue that was full is looked at again so soon; librdkafka knows it from 2.2 on. */
+#define QUEUE_LOOK_MS "10"
+
+struct source {
+	const speaker *speaker;
+	const config *config;
+	const config_section *section;
+	settings settings;
+	source_bounds bounds;
+	rd_kafka_t *client;
+	kafka_watch watch;
+	rd_kafka_queue_t *messages;                    /* of all partitions that are ours */
+	rd_kafka_queue_t *answers;                     /* of commits */
+	bool committing;                               /* one is on its way */
+	int64_t commit_at_ms;                          /* not before */
+	rd_kafka_topic_partition_list_t *wanted;       /* to be committed */
+	rd_kafka_topic_partition_list_t *acknowledged; /* of one call */
+	delivery_list out, held;
+	uint64_t serial;
+	progress *progress;
+	watchdog watchdog;
+	int assigned; /* partitions */
+	bool lost;
+	int64_t checked_ms;
+	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
+	kafka_producer producer;            /* of dead messages */
+};
+
+static void release(delivery *delivery)
+{
+	rd_kafka_message_destroy(delivery->owned);
+	free(delivery);
+}
+
+/* ---- Committing ---- */
+
+static bool is_of(const delivery *delivery, const char *topic, int32_t partition)
+{
+	return delivery->partition == partition && strcmp(delivery->message.topic, topic) == 0;
+}
+
+/*
+ * Nothing above what is not acknowledged: the lowest of the partition that is still here, if that
+ * is below `offset`.
+ */
+static int64_t lowest(const delivery_list *list, const char *topic, int32_t partition, int64_t offset)
+{
+	for (const delivery *each = list->first; each != NULL; each = each->next) {
+		if (!each->is_void && is_of(each, topic, partition) && each->sequence < offset) {
+			offset = each->sequence;
+		}
+	}
+	return offset;
+}
+
+static void want(rd_kafka_topic_partition_list_t *wanted, const char *topic, int32_t partition, int64_t offset)
+{
+	rd_kafka_topic_partition_t *row = rd_kafka_topic_partition_list_find(wanted, topic, partition);
+
+	if (row == NULL) {
+		row = rd_kafka_topic_partition_list_add(wanted, topic, partition);
+		row->offset = offset;
+	} else if (row->offset < offset) {
+		row->offset = offset;
+	}
+}
+
+/*
+ * What was committed and failed is wanted again, but for what has become higher meanwhile or is no
+ * longer ours.
+ */
+static void commit_failed(source *source, rd_kafka_event_t *event)
+{
+	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
+	rd_kafka_topic_partition_list_t *failed = rd_kafka_event_topic_partition_list(event);
+	char problem[BROKER_PROBLEM_BYTES], quoted[RUNTIME_QUOTE_BYTES];
+
+	kafka_problem(&source->watch, error, problem);
+	runtime_log(source->speaker, RUNTIME_WARNING, "commit-failed", "problem=%s", runtime_quote(problem, quoted));
+	for (int i = 0; failed != NULL && i < failed->cnt && source->assigned > 0; i++) {
+		want(source->wanted, failed->elems[i].topic, failed->elems[i].partition, failed->elems[i].offset);
+	}
+	source->commit_at_ms = runtime_now_ms() + REPEAT_MS;
+}
+
+/* The answer of the commit that is on its way, if it comes within the time. */
+static void take_answer(source *source, int timeout_ms)
+{
+	rd_kafka_event_t *event = source->committing ? rd_kafka_queue_poll(source->answers, timeout_ms) : NULL;
+
+	if (event == NULL) {
+		return;
+	}
+	source->committing = false;
+	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR && error != RD_KAFKA_RESP_ERR__NO_OFFSET) {
+		commit_failed(source, event);
+	} else {
+		progress_committed(source->progress, rd_kafka_event_topic_partition_list(event));
+	}
+	rd_kafka_event_destroy(event);
+}
+
+static void commit(source *source)
+{
+	take_answer(source, 0);
+	if (source->committing || source->wanted->cnt == 0 || runtime_now_ms() < source->commit_at_ms) {
+		return;
+	}
+	if (rd_kafka_commit_queue(source->client, source->wanted, source->answers, NULL, NULL) ==
+	    RD_KAFKA_RESP_ERR_NO_ERROR) {
+		source->committing = true;
+		progress_sent(source->progress);
+		rd_kafka_topic_partition_list_destroy(source->wanted);
+		source->wanted = rd_kafka_topic_partition_list_new(16);
+	}
+}
+
+/* As far as that can be had in COMMIT_MS; what cannot is delivered again. */
+static void commit_all(source *source)
+{
+	int64_t until_ms = runtime_now_ms() + COMMIT_MS;
+
+	source->commit_at_ms = 0;
+	for (int turns = 0; turns < 2; turns++) {
+		commit(source);
+		int64_t left_ms = until_ms - runtime_now_ms();
+		take_answer(source, left_ms > 0 ? (int)left_ms : 0);
+	}
+}
+
+/* ---- The group's rebalances ---- */
+
+static bool names(const rd_kafka_topic_partition_list_t *partitions, const delivery *delivery)
+{
+	return rd_kafka_topic_partition_list_find(partitions, delivery->message.topic, delivery->partition) != NULL;
+}
+
+static void lose_partitions(source *source, const rd_kafka_topic_partition_list_t *partitions)
+{
+	for (delivery *each = source->held.first, *next; each != NULL; each = next) {
+		next = each->next;
+		if (names(partitions, each)) {
+			delivery_remove(&source->held, each);
+			release(each);
+		}
+	}
+	for (delivery *each = source->out.first; each != NULL; each = each->next) {
+		if (!each->is_void && names(partitions, each)) {
+			each->is_void = true;
+			source->lost = true;
+		}
+	}
+	for (int i = 0; i < partitions->cnt; i++) {
+		progress_forget(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
+		rd_kafka_topic_partition_list_del(source->wanted, partitions->elems[i].topic, partitions->elems[i].partition);
+	}
+}
+
+/* When it is taken away librdkafka forgets where its messages go; so this is for each time. */
+static void lead_messages(source *source, const rd_kafka_topic_partition_t *partition)
+{
+	rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(source->client, partition->topic, partition->partition);
+
+	if (queue != NULL) {
+		rd_kafka_queue_forward(queue, source->messages);
+		rd_kafka_queue_destroy(queue);
+	}
+}
+
+static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
+{
+	for (int i = 0; i < partitions->cnt; i++) {
+		lead_messages(source, &partitions->elems[i]);
+		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
+	}
+	if (incremental) {
+		rd_kafka_error_destroy(rd_kafka_incremental_assign(source->client, partitions));
+		source->assigned += partitions->cnt;
+	} else {
+		rd_kafka_assign(source->client, partitions);
+		source->assigned = partitions->cnt;
+	}
+	if (partitions->cnt > 0) {
+		source->trouble[0] = '\0';
+	}
+}
+
+static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
+{
+	if (!rd_kafka_assignment_lost(source->client)) {
+		commit_all(source); /* else the next owner begins before what is done */
+	}
+	lose_partitions(source, partitions);
+	if (incremental) {
+		rd_kafka_error_destroy(rd_kafka_incremental_unassign(source->client, partitions));
+		source->assigned -= partitions->cnt;
+	} else {
+		rd_kafka_assign(source->client, NULL);
+		source->assigned = 0;
+	}
+}
+
+/* Called by the client in our own calls of it. */
+static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_topic_partition_list_t *partitions,
+                      void *opaque)
+{
+	source *source = ((kafka_watch *)opaque)->user;
+	const char *protocol = rd_kafka_rebalance_protocol(client);
+	bool incremental = protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
+
+	if (what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
+		assign(source, partitions, incremental);
+	} else {
+		revoke(source, partitions, incremental);
+	}
+	runtime_log(source->speaker, RUNTIME_INFO, what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? "assigned" : "revoked",
+	            "partitions=%d now=%d", partitions->cnt, source->assigned);
+}
+
+/* ---- Messages ---- */
+
+static void add_headers(delivery *delivery, rd_kafka_headers_t *headers)
+{
+	for (size_t i = 0; i < delivery->message.header_count; i++) {
+		source_header *header = &delivery->headers[i];
+		rd_kafka_header_get_all(headers, i, &header->name, &header->value.data, &header->value.length);
+	}
+}
+
+/* Takes the message over. */
+static void wrap(source *source, rd_kafka_message_t *message)
+{
+	const char *topic = rd_kafka_topic_name(message->rkt);
+	rd_kafka_headers_t *headers = NULL;
+	size_t text_bytes = strlen(topic) + TEXT_BYTES;
+	char *text;
+
+	if (rd_kafka_message_headers(message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		headers = NULL;
+	}
+	delivery *made = delivery_new(headers == NULL ? 0 : rd_kafka_header_cnt(headers), text_bytes, &text);
+	made->owned = message;
+	made->serial = ++source->serial;
+	made->sequence = message->offset;
+	made->partition = message->partition;
+	rd_kafka_timestamp_type_t kind;
+	int64_t created_ms = rd_kafka_message_timestamp(message, &kind);
+	made->created_ms = kind == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE || created_ms < 0 ? 0 : created_ms;
+	made->message.topic = topic;
+	made->message.key = (once_bytes){.data = message->key, .length = message->key_len};
+	made->message.payload = (once_bytes){.data = message->payload, .length = message->len};
+	snprintf(text, text_bytes, "%s/%" PRId32 "/%" PRId64, topic, message->partition, message->offset);
+	made->message.coordinates = text;
+	add_headers(made, headers);
+	delivery_add(&source->held, made);
+	watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset + 1);
+	source->trouble[0] = '\0';
+	kafka_watch_clear(&source->watch);
+}
+
+/* librdkafka tells a trouble once; it lasts until partitions are assigned. */
+static void take_error(source *source, const rd_kafka_message_t *message)
+{
+	char quoted[RUNTIME_QUOTE_BYTES];
+	const char *text = rd_kafka_message_errstr(message);
+
+	if (message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
+		const char *topic = rd_kafka_topic_name(message->rkt);
+		watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset);
+		return;
+	}
+	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED) {
+		return; /* what it means comes as a rebalance */
+	}
+	snprintf(source->trouble, sizeof source->trouble, "%s", text != NULL ? text : rd_kafka_err2str(message->err));
+	runtime_log(source->speaker, RUNTIME_WARNING, "trouble", "problem=%s", runtime_quote(source->trouble, quoted));
+}
+
+/* Into `held`, if it is a message. False: there was none. */
+static bool take(source *source, rd_kafka_message_t *message)
+{
+	if (message != NULL && message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		take_error(source, message);
+		rd_kafka_message_destroy(message);
+	} else if (message != NULL) {
+		wrap(source, message);
+	}
+	return message != NULL;
+}
+
+/* The group's events: rebalances, by the callback, and troubles. */
+static void serve_group(source *source)
+{
+	while (take(source, rd_kafka_consumer_poll(source->client, 0))) {
+	}
+}
+
+static void collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
+{
+	int64_t until_ms = runtime_now_ms() + timeout_ms;
+	int64_t left_ms = timeout_ms;
+	bool came = true;
+
+	serve_group(source);
+	/* A turn may bring an error, or the end of a partition, and no message. */
+	while (came && source->held.count < most && (source->held.count == 0 || source->held.bytes < most_bytes) &&
+	       !source->lost) {
+		int wait_ms = source->held.count > 0 ? 0 : left_ms > WAIT_MS ? WAIT_MS : (int)left_ms;
+		came = take(source, rd_kafka_consume_queue(source->messages, wait_ms));
+		left_ms = until_ms > runtime_now_ms() ? until_ms - runtime_now_ms() : 0;
+		if (!came && source->held.count == 0 && left_ms > 0) {
+			serve_group(source);
+			came = true;
+		}
+	}
+	if (!source->lost) {
+		watchdog_look(&source->watchdog, source->progress, source->client, rd_kafka_queue_length(source->messages));
+	}
+}
+
+/*
+ * Is there a trouble that keeps messages from coming? Where a connection failed, the brokers are
+ * asked for a sign of life.
+ */
+static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	const struct rd_kafka_metadata *metadata = NULL;
+
+	if (rd_kafka_fatal_error(source->client, problem, BROKER_PROBLEM_BYTES) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		/*
+		 * another member has this one's group.instance.id, for example: it takes somebody to act,
+		 * and a start
+		 */
+		return true;
+	}
+	problem[0] = '\0';
+	if (source->watch.error != 0 && runtime_now_ms() - source->checked_ms >= CHECK_EVERY_MS) {
+		if (rd_kafka_metadata(source->client, 0, NULL, &metadata, CHECK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+			kafka_watch_clear(&source->watch);
+			rd_kafka_metadata_destroy(metadata);
+		}
+		source->checked_ms = runtime_now_ms();
+	}
+	if (source->watch.error != 0) {
+		kafka_watch_problem(&source->watch, problem);
+	} else if (source->assigned == 0 && source->trouble[0] != '\0') {
+		memcpy(problem, source->trouble, BROKER_PROBLEM_BYTES);
+	}
+	return problem[0] != '\0';
+}
+
+static source_state kafka_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
+                                source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
+{
+	*count = 0;
+	if (most == 0) {
+		serve_group(source);
+	} else {
+		collect(source, most, most_bytes, timeout_ms);
+	}
+	commit(source);
+	if (source->lost) {
+		source->lost = false;
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the group has given partitions to another member");
+		return SOURCE_LOST;
+	}
+	*count = delivery_hand_over(&source->held, &source->out, most, most_bytes, messages);
+	return *count == 0 && most > 0 && troubled(source, problem) ? SOURCE_UNAVAILABLE : SOURCE_OK;
+}
+
+static source_state kafka_acknowledge(source *source, source_message *const *messages, size_t count,
+                                      char problem[BROKER_PROBLEM_BYTES])
+{
+	(void)problem;
+	for (size_t i = 0; i < count; i++) {
+		delivery_remove(&source->out, delivery_of(messages[i]));
+	}
+	for (size_t i = count; i > 0; i--) {
+		const delivery *each = delivery_of(messages[i - 1]);
+		const char *topic = each->message.topic;
+		/*
+		 * The last of each partition is enough: those before it find its row, and what is not done
+		 * below it counts for all.
+		 */
+		if (!each->is_void &&
+		    rd_kafka_topic_partition_list_find(source->acknowledged, topic, each->partition) == NULL) {
+			int64_t offset = lowest(&source->out, topic, each->partition, each->sequence + 1);
+			offset = lowest(&source->held, topic, each->partition, offset);
+			progress *progress = progress_of(&source->progress, topic, each->partition);
+			if (offset == each->sequence + 1 && each->created_ms > 0) {
+				progress->acknowledged = each->created_ms;
+			}
+			want(source->acknowledged, topic, each->partition, offset);
+			want(source->wanted, topic, each->partition, offset);
+		}
+	}
+	for (size_t i = 0; i < count; i++) {
+		release(delivery_of(messages[i]));
+	}
+	rd_kafka_topic_partition_list_destroy(source->acknowledged);
+	source->acknowledged = rd_kafka_topic_partition_list_new(16);
+	commit(source);
+	return SOURCE_OK;
+}
+
+/*
+ * Partitions that have been ours for a while, and nothing came of: the group's offset is asked for
+ * once.
+ */
+static void ask_committed(source *source)
+{
+	rd_kafka_topic_partition_list_t *unknown = rd_kafka_topic_partition_list_new(16);
+	int64_t now_ms = runtime_now_ms();
+
+	for (progress *each = source->progress; each != NULL; each = each->next) {
+		if (each->committed < 0 && now_ms - each->since_ms >= SETTLE_MS) {
+			rd_kafka_topic_partition_list_add(unknown, each->topic, each->partition);
+		}
+	}
+	if (unknown->cnt > 0 && rd_kafka_committed(source->client, unknown, CHECK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		progress_committed(source->progress, unknown);
+	}
+	rd_kafka_topic_partition_list_destroy(unknown);
+}
+
+/* Has the group all that the partition's end is known to be? An empty partition needs no offset. */
+static bool is_at_end(source *source, const progress *progress)
+{
+	int64_t low, high;
+
+	if (runtime_now_ms() - progress->since_ms < SETTLE_MS ||
+	    rd_kafka_get_watermark_offsets(source->client, progress->topic, progress->partition, &low, &high) !=
+	        RD_KAFKA_RESP_ERR_NO_ERROR ||
+	    high < 0) {
+		return false;
+	}
+	return progress->committed >= high || low == high;
+}
+
+/*
+ * Only what the group's offset says counts: an acknowledgement whose commit has not arrived comes
+ * again. Times are the broker's, or, as the topic says, of those who sent the messages.
+ */
+static size_t kafka_positions(source *source, source_position *positions, size_t most)
+{
+	size_t count = 0;
+
+	take_answer(source, ANSWER_MS);
+	ask_committed(source);
+	for (const progress *each = source->progress; each != NULL && count < most; each = each->next) {
+		int64_t at_ms = is_at_end(source, each) ? SOURCE_AT_END : each->committed_ms;
+		if (at_ms != 0) {
+			positions[count++] = (source_position){.part = each->part, .at_ms = at_ms};
+		}
+	}
+	return count;
+}
+
+static bool kafka_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	return watchdog_stalled(&source->watchdog, source->progress, problem, BROKER_PROBLEM_BYTES);
+}
+
+static void kafka_give_back(source *source, source_message *const *messages, size_t count)
+{
+	delivery_give_back(&source->out, &source->held, messages, count, release);
+}
+
+static bool kafka_publish(source *source, const char *topic, const source_message *message, const source_header *more,
+                          size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t until_ms = runtime_now_ms() + timeout_ms;
+
+	if (!kafka_producer_send(&source->producer, topic, message, more, more_count, problem)) {
+		return false;
+	}
+	while (!kafka_producer_poll(&source->producer) && runtime_now_ms() < until_ms) {
+		serve_group(source);
+	}
+	return kafka_producer_end(&source->producer, problem);
+}
+
+/* ---- Opening and closing ---- */
+
+static void kafka_close(source *source)
+{
+	if (source->client != NULL) {
+		/* It takes the partitions away, and with that commits what was acknowledged. */
+		rd_kafka_consumer_close(source->client);
+	}
+	delivery_release_all(&source->out, release);
+	delivery_release_all(&source->held, release);
+	progress_free(&source->progress);
+	if (source->client != NULL) {
+		rd_kafka_topic_partition_list_destroy(source->wanted);
+		rd_kafka_topic_partition_list_destroy(source->acknowledged);
+		rd_kafka_queue_destroy(source->messages);
+		rd_kafka_queue_destroy(source->answers);
+		rd_kafka_destroy(source->client);
+	}
+	kafka_producer_close(&source->producer);
+	free(source);
+}
+
+static bool is_said(const config_section *section, const char *property)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		const char *name = section->entries[i].name;
+		if (strncmp(name, "kafka.", 6) == 0 && strcmp(name + 6, property) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool set_default(const source *source, rd_kafka_conf_t *conf, const char *name, const char *value,
+                        char **problem)
+{
+	char error[512];
+
+	if (is_said(source->section, name) ||
+	    rd_kafka_conf_set(conf, name, value, error, sizeof error) == RD_KAFKA_CONF_OK) {
+		return true;
+	}
+	*problem = config_problem(source->config, source->section, NULL, "librdkafka refuses it: %s", error);
+	return false;
+}
+
+static bool set_defaults(const source *source, rd_kafka_conf_t *conf, char **problem)
+{
+	bool good = true;
+
+	for (size_t i = 0; good && defaults[i][0] != NULL; i++) {
+		good = set_default(source, conf, defaults[i][0], defaults[i][1], problem);
+	}
+	for (size_t i = 0; good && i < sizeof shares / sizeof shares[0]; i++) {
+		int64_t share = source->bounds.bytes / shares[i].part / shares[i].unit;
+		char value[24];
+		share = share < shares[i].minimum ? shares[i].minimum : share > SHARE_MOST ? SHARE_MOST : share;
+		snprintf(value, sizeof value, "%" PRId64, share);
+		good = (shares[i].other_name != NULL && is_said(source->section, shares[i].other_name)) ||
+		       set_default(source, conf, shares[i].name, value, problem);
+	}
+	if (!is_said(source->section, "fetch.queue.backoff.ms")) {
+		(void)rd_kafka_conf_set(conf, "fetch.queue.backoff.ms", QUEUE_LOOK_MS, NULL, 0);
+	}
+	return good;
+}
+
+/* The topics of the option, or NULL: there is none. */
+static rd_kafka_topic_partition_list_t *split_topics(const char *text)
+{
+	static const char between[] = ", \t";
+	rd_kafka_topic_partition_list_t *topics = rd_kafka_topic_partition_list_new(4);
+	char name[256];
+
+	for (text += strspn(text, between); *text != '\0'; text += strspn(text, between)) {
+		size_t length = strcspn(text, between);
+		snprintf(name, sizeof name, "%.*s", (int)length, text);
+		rd_kafka_topic_partition_list_add(topics, name, RD_KAFKA_PARTITION_UA);
+		text += length;
+	}
+	if (topics->cnt == 0) {
+		rd_kafka_topic_partition_list_destroy(topics);
+		return NULL;
+	}
+	return topics;
+}
+
+/* As the client reads such a list: what begins with ^ is an extended regular expression. */
+static bool names_topic(const char *text, const char *topic)
+{
+	rd_kafka_topic_partition_list_t *topics = split_topics(text);
+	bool found = false;
+
+	for (int i = 0; topics != NULL && i < topics->cnt && !found; i++) {
+		const char *name = topics->elems[i].topic;
+		regex_t pattern;
+		if (name[0] != '^') {
+			found = strcmp(name, topic) == 0;
+		} else if (regcomp(&pattern, name, REG_EXTENDED | REG_NOSUB) == 0) {
+			found = regexec(&pattern, topic, 0, NULL, 0) == 0;
+			regfree(&pattern);
+		}
+	}
+	if (topics != NULL) {
+		rd_kafka_topic_partition_list_destroy(topics);
+	}
+	return found;
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings, char **problem)
+{
+	if (!config_apply(config, section, options, settings, problem)) {
+		return false;
+	}
+	rd_kafka_topic_partition_list_t *topics = split_topics(settings->topics);
+	if (topics == NULL) {
+		*problem = config_problem(config, section, NULL, "topics: names no topic");
+		return false;
+	}
+	rd_kafka_topic_partition_list_destroy(topics);
+	const char *dead_topic = dead_loop_topic(section);
+	const config_entry *left_out = config_entry_of(section, "kafka.topic.blacklist");
+	if (dead_topic != NULL && names_topic(settings->topics, dead_topic) &&
+	    (left_out == NULL || !names_topic(left_out->value, dead_topic))) {
+		*problem = dead_loop_problem(config, section, "topics");
+		return false;
+	}
+	return true;
+}
+
+static bool check_section(const config *config, const config_section *section, char **problem)
+{
+	settings settings;
+
+	return read_settings(config, section, &settings, problem) &&
+	       kafka_check(config, section, &settings.kafka, fixed, RD_KAFKA_CONSUMER, problem);
+}
+
+static bool start_client(source *source, char **problem)
+{
+	const config *config = source->config;
+	const config_section *section = source->section;
+	const char *group = source->settings.group == NULL ? section->name : source->settings.group;
+	rd_kafka_conf_t *conf;
+	char error[512];
+
+	if (!kafka_configure(config, section, &source->settings.kafka, fixed, &source->watch, &conf, problem)) {
+		return false;
+	}
+	if (!set_defaults(source, conf, problem)) {
+		rd_kafka_conf_destroy(conf);
+		return false;
+	}
+	rd_kafka_conf_set_rebalance_cb(conf, rebalance);
+	if (rd_kafka_conf_set(conf, "group.id", group, error, sizeof error) == RD_KAFKA_CONF_OK) {
+		source->client = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof error);
+	}
+	if (source->client == NULL) {
+		*problem = config_problem(config, section, NULL, "librdkafka refuses it: %s", error);
+		rd_kafka_conf_destroy(conf);
+		return false;
+	}
+	rd_kafka_poll_set_consumer(source->client);
+	return true;
+}
+
+static bool subscribe(source *source, char **problem)
+{
+	rd_kafka_topic_partition_list_t *topics = split_topics(source->settings.topics);
+	rd_kafka_resp_err_t error = rd_kafka_subscribe(source->client, topics);
+
+	rd_kafka_topic_partition_list_destroy(topics);
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		*problem = config_problem(source->config, source->section, NULL, "topics: librdkafka refuses it: %s",
+		                          rd_kafka_err2str(error));
+	}
+	return error == RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static bool kafka_open(const speaker *speaker, const config *config, const config_section *section,
+                       source_bounds bounds, bool ordered, source **result, char **problem)
+{
+	source *made = memory_take(sizeof *made);
+
+	(void)ordered; /* a partition's messages come to one member, in order */
+	*made = (source){.speaker = speaker, .config = config, .section = section, .bounds = bounds};
+	made->watch = (kafka_watch){.speaker = speaker, .user = made};
+	if (!read_settings(config, section, &made->settings, problem) || !start_client(made, problem)) {
+		kafka_close(made);
+		return false;
+	}
+	made->producer =
+	    (kafka_producer){.speaker = speaker, .config = config, .section = section, .options = &made->settings.kafka};
+	made->wanted = rd_kafka_topic_partition_list_new(16);
+	made->acknowledged = rd_kafka_topic_partition_list_new(16);
+	made->messages = rd_kafka_queue_new(made->client);
+	made->answers = rd_kafka_queue_new(made->client);
+	made->watchdog.after_ms = made->settings.stalled_ms;
+	if (!subscribe(made, problem)) {
+		kafka_close(made);
+		return false;
+	}
+	*result = made;
+	return true;
+}
+
+const source_class source_kafka = {
+    .name = "kafka",
+    .options = options,
+    .has_coordinates = true,
+    .shares_order = true,
+    .open = kafka_open,
+    .check = check_section,
+    .fetch = kafka_fetch,
+    .acknowledge = kafka_acknowledge,
+    .give_back = kafka_give_back,
+    .positions = kafka_positions,
+    .stalled = kafka_stalled,
+    .publish = kafka_publish,
+    .close = kafka_close,
+};

@@ -1,0 +1,929 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * rabbitmq.c: messages of a RabbitMQ queue, with acknowledgements by hand and a bound on
+ * what is out. The broker puts what a lost connection had not acknowledged back to where it was in
+ * the queue; what is given back while the connection lives waits here, since the broker would hand
+ * out the following ones first. A connection is served only inside librabbitmq's calls: heartbeats
+ * too, hence fetch's keeping alive.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "amqp_text.h"
+#include "arena.h"
+#include "dead_loop.h"
+#include "delivery.h"
+#include "rabbitmq_queue.h"
+#include "stall.h"
+
+enum {
+	CONNECT_MS = 5000, /* for each host */
+	RETRY_FIRST_MS = 100,
+	RETRY_MOST_MS = 10000,
+	PREFETCH_MOST = UINT16_MAX,
+	FIRST_BYTES = 128 * 1024, /* a message's, while none is known */
+	MEAN_OF = 64,             /* messages that count for their mean */
+	RESIZE_AFTER = 16,        /* messages, at least, that have come since */
+	BEAT_MS = 2000,
+	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
+	SHORT_STRING_BYTES_MAX = 255,
+	AHEAD_S = 86400, /* by which a producer's clock may be ahead of ours */
+	/* so long another member may have a message: the broker's consumer_timeout, twice */
+	OTHERS_MS = 3600 * 1000
+};
+
+#define CONSUMER_TAG "pgonce"
+#define LARGE_BYTES ((size_t)64 * 1024)
+
+typedef struct settings {
+	rabbitmq_options rabbitmq; /* first */
+	const char *queue, *exchange, *bind;
+	int64_t declare, queue_type, delivery_limit, stalled_ms;
+} settings;
+enum {
+	QUEUE_TYPE_QUORUM = 1,
+	DELIVERY_LIMIT_ALLOW = 1,
+	DELIVERIES_MANY = 3 /* of one message, before that is said as a warning */
+};
+
+/* clang-format off */
+static const config_option options[] = {
+	RABBITMQ_OPTION_ROWS,
+	{.name = "queue", .kind = CONFIG_TEXT, .offset = offsetof(settings, queue), .required = true, .help = "the queue to read"},
+	{.name = "declare", .kind = CONFIG_FLAG, .offset = offsetof(settings, declare), .standard = "no", .help = "make the queue (durable) where there is none, and bind it as exchange and bind say; otherwise it must exist"},
+	{.name = "queue_type", .kind = CONFIG_CHOICE, .offset = offsetof(settings, queue_type), .choices = "classic|quorum", .standard = "classic", .help = "of a queue that is made"},
+	{.name = "delivery_limit", .kind = CONFIG_CHOICE, .offset = offsetof(settings, delivery_limit), .choices = "refuse|allow", .standard = "refuse", .help = "a quorum queue that drops a message (or moves it to a dead-letter exchange) after some deliveries, though nothing has handled it, as RabbitMQ 4 does by default: refuse it, or take it as it is. A queue that is made has no limit; a policy's limit is not shown to a consumer"},
+	{.name = "exchange", .kind = CONFIG_TEXT, .offset = offsetof(settings, exchange), .help = "with declare: the exchange that the queue is bound to; it must exist"},
+	{.name = "bind", .kind = CONFIG_TEXT, .offset = offsetof(settings, bind), .standard = "#", .help = "with exchange: the binding keys, separated by commas"},
+	STALLED_OPTION_ROW(settings, "a queue"),
+	{0}};
+/* clang-format on */
+
+struct source {
+	const speaker *speaker;
+	settings settings;
+	broker_address *address;
+	arena names;
+	const char *name; /* of the connection, in the broker's lists */
+	source_bounds bounds;
+	int64_t window;    /* the prefetch as the broker has it */
+	bool has_mean;     /* a message has come */
+	double mean_bytes; /* of messages, as they come */
+	int64_t seen;      /* messages since the window was set */
+	/*
+	 * The broker is told to send no more, until its answer comes; then it is `ended`, until enough
+	 * of what was sent is settled, and the reading begins anew.
+	 */
+	bool resizing, ended;
+	int64_t beaten_ms;                  /* when a heartbeat was sent last while nothing was read */
+	amqp_connection_state_t connection; /* NULL: none */
+	text_buffer headers;
+	int64_t limit;           /* of deliveries; RABBITMQ_NO_LIMIT: none that is known */
+	int64_t deliveries_said; /* the most that a message had */
+	delivery_list out, held;
+	uint64_t serial;
+	/* the time of the last message that was, all before it too; 0: none said one */
+	int64_t acknowledged_ms;
+	stall stall;
+	uint32_t ready, readers; /* the queue's, when it was asked last */
+	bool lost;               /* to be told */
+	int failures;
+	int64_t retry_at_ms;
+	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
+	/* of dead messages, with a channel that confirms; NULL: none */
+	amqp_connection_state_t publisher;
+	int64_t published_ms;
+};
+
+static void release(delivery *delivery)
+{
+	amqp_destroy_envelope(delivery->owned);
+	free(delivery->owned);
+	free(delivery);
+}
+
+/* ---- Losing and making the connection ---- */
+
+static void disconnect(source *source, bool polite)
+{
+	delivery_release_all(&source->held, release);
+	delivery_void_all(&source->out);
+	rabbitmq_close(source->connection, polite);
+	source->connection = NULL;
+	source->resizing = source->ended = false;
+	stall_disconnected(&source->stall);
+}
+
+/* After a failure: `problem` is set. */
+static void lose(source *source)
+{
+	source->lost = source->lost || source->connection != NULL;
+	disconnect(source, false);
+	source->failures++;
+	source->retry_at_ms = runtime_now_ms() + runtime_backoff_ms(source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
+}
+
+/* Did the last call of the connection succeed? */
+static bool succeeded(source *source, const char *what)
+{
+	amqp_rpc_reply_t reply = amqp_get_rpc_reply(source->connection);
+
+	if (reply.reply_type != AMQP_RESPONSE_NORMAL) {
+		rabbitmq_reply_problem(what, reply, source->problem);
+	}
+	return reply.reply_type == AMQP_RESPONSE_NORMAL;
+}
+
+static bool find_queue(source *source)
+{
+	const settings *is = &source->settings;
+	const rabbitmq_queue_want want = {.speaker = source->speaker,
+	                                  .queue = is->queue,
+	                                  .exchange = is->exchange,
+	                                  .bind = is->bind,
+	                                  .declare = is->declare != 0,
+	                                  .is_quorum = is->queue_type == QUEUE_TYPE_QUORUM,
+	                                  .allows_limit = is->delivery_limit == DELIVERY_LIMIT_ALLOW};
+
+	return rabbitmq_queue_find(source->connection, &want, &source->limit, source->problem);
+}
+
+/* ---- The window: the broker bounds by number, and not by bytes ---- */
+
+static size_t here_bytes(const source *source)
+{
+	return source->out.bytes + source->held.bytes;
+}
+
+/* No more is read than this; the rest waits in the socket and at the broker. */
+static size_t most_here(const source *source)
+{
+	return (size_t)SOURCE_HERE_SHARE(source->bounds.bytes);
+}
+
+/* What a message has, as they come now. */
+static double typical_bytes(const source *source)
+{
+	double held = source->held.count == 0 ? 0 : (double)source->held.bytes / (double)source->held.count;
+	double bytes = held > source->mean_bytes ? held : source->mean_bytes;
+
+	return source->has_mean ? bytes + 1 : FIRST_BYTES;
+}
+
+static int64_t most_window(const source *source)
+{
+	return source->bounds.messages < PREFETCH_MOST ? source->bounds.messages : PREFETCH_MOST;
+}
+
+/* So many that what they have is half of what may be here. */
+static int64_t fitting_window(const source *source)
+{
+	int64_t most = most_window(source);
+	double fit = (double)most_here(source) / 2 / typical_bytes(source);
+
+	return fit < 1 ? 1 : fit > (double)most ? most : (int64_t)fit;
+}
+
+static void measure(source *source, const delivery *delivery)
+{
+	double bytes = (double)delivery->bytes;
+
+	source->mean_bytes = source->has_mean ? source->mean_bytes + (bytes - source->mean_bytes) / MEAN_OF : bytes;
+	source->has_mean = true;
+	source->seen++;
+}
+
+/* A new consumer does not count what an earlier one left unacknowledged. */
+static int64_t left_out(const source *source)
+{
+	return (int64_t)(source->out.count + source->held.count);
+}
+
+static bool start_reading(source *source)
+{
+	int64_t fit = fitting_window(source);
+
+	source->window = fit > left_out(source) ? fit - left_out(source) : 1;
+	source->seen = 0;
+	source->resizing = source->ended = false;
+	amqp_basic_qos(source->connection, RABBITMQ_CHANNEL, 0, (uint16_t)source->window, false);
+	if (!succeeded(source, "cannot set the prefetch")) {
+		return false;
+	}
+	amqp_basic_consume(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue),
+	                   amqp_cstring_bytes(CONSUMER_TAG), false, false, false, amqp_empty_table);
+	return succeeded(source, "cannot read the queue");
+}
+
+/*
+ * A prefetch holds for a consumer that begins. So the old one is ended, without waiting: what is on
+ * its way is read as ever, then comes the broker's answer (take_frame). What is not acknowledged
+ * stays ours. Seldom, since it interrupts what comes.
+ */
+static bool resize(source *source)
+{
+	int64_t fit = fitting_window(source), enough = source->window < RESIZE_AFTER ? source->window : RESIZE_AFTER;
+	bool too_small = source->seen >= enough &&
+	                 (fit >= 2 * source->window || (fit == most_window(source) && 3 * fit > 4 * source->window));
+	amqp_basic_cancel_t cancel = {.consumer_tag = amqp_cstring_bytes(CONSUMER_TAG)};
+
+	if (source->resizing || !(too_small || 2 * fit <= source->window)) {
+		return true;
+	}
+	int status = amqp_send_method(source->connection, RABBITMQ_CHANNEL, AMQP_BASIC_CANCEL_METHOD, &cancel);
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("cannot change the prefetch", status, source->problem);
+		return false;
+	}
+	source->resizing = true;
+	return true;
+}
+
+/* Once a quarter at most of what may be here is left. */
+static bool begin_anew(source *source)
+{
+	return !source->ended || 4 * left_out(source) > fitting_window(source) || start_reading(source);
+}
+
+/* librabbitmq sends heartbeats where it reads. */
+static bool beat(source *source)
+{
+	const amqp_frame_t frame = {.frame_type = AMQP_FRAME_HEARTBEAT};
+	int64_t now_ms = runtime_now_ms();
+
+	if (now_ms - source->beaten_ms < BEAT_MS) {
+		return true;
+	}
+	source->beaten_ms = now_ms;
+	int status = amqp_send_frame(source->connection, &frame);
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("the connection is lost", status, source->problem);
+	}
+	return status == AMQP_STATUS_OK;
+}
+
+static bool reconnect(source *source)
+{
+	source->connection = rabbitmq_connect(source->address, source->name, CONNECT_MS, NULL, source->problem);
+	bool prepared = source->connection != NULL && find_queue(source);
+	prepared = prepared && start_reading(source);
+	if (!prepared) {
+		lose(source);
+		return false;
+	}
+	source->failures = 0;
+	runtime_log(source->speaker, RUNTIME_INFO, "connected", "source=rabbitmq queue=%s", source->settings.queue);
+	return true;
+}
+
+/* ---- Messages ---- */
+
+/*
+ * A producer's timestamp, in seconds. One in other units, or of a clock that is wrong, would let
+ * the inbox forget too soon: 0, none.
+ */
+static int64_t milliseconds_of(uint64_t timestamp)
+{
+	uint64_t latest = (uint64_t)time(NULL) + AHEAD_S;
+
+	return timestamp <= latest ? (int64_t)timestamp * 1000 : 0;
+}
+
+/*
+ * A crash returns all that the consumer had to the queue, and a quorum queue counts that. What it
+ * gives up is not seen again, so it is said while it can be.
+ */
+static void note_deliveries(source *source, const amqp_basic_properties_t *properties)
+{
+	int64_t deliveries = rabbitmq_deliveries(properties);
+	bool is_limited = source->limit != RABBITMQ_NO_LIMIT;
+	bool is_last = is_limited && deliveries >= source->limit;
+	char limit[24] = "unknown";
+
+	if (deliveries <= source->deliveries_said) {
+		return;
+	}
+	source->deliveries_said = deliveries;
+	if (is_limited) {
+		snprintf(limit, sizeof limit, "%" PRId64, source->limit);
+	}
+	runtime_log(source->speaker,
+	            is_last                                       ? RUNTIME_ERROR
+	            : is_limited || deliveries >= DELIVERIES_MANY ? RUNTIME_WARNING
+	                                                          : RUNTIME_INFO,
+	            "redelivered", "queue=%s deliveries=%" PRId64 " limit=%s hint=\"%s\"", source->settings.queue,
+	            deliveries, limit,
+	            is_last ? "the queue gives the message up if it is returned once more: do not stop this process before "
+	                      "it is applied, and remove the limit"
+	                    : "the queue counts how often a message came back from a consumer that ended; a delivery limit "
+	                      "(an argument, a policy) would drop it unhandled: see that there is none");
+}
+
+/* Takes the envelope over. */
+static void wrap(source *source, amqp_envelope_t *envelope)
+{
+	size_t header_count = amqp_text_headers(&envelope->message.properties, &source->headers);
+	size_t topic_length = envelope->routing_key.len, at = 0;
+	char *text = NULL;
+	delivery *made = delivery_new(header_count, topic_length + 1 + source->headers.length, &text);
+	amqp_envelope_t *owned = memory_take(sizeof *owned);
+
+	*owned = *envelope;
+	note_deliveries(source, &owned->message.properties);
+	made->owned = owned;
+	made->serial = ++source->serial;
+	made->sequence = (int64_t)envelope->delivery_tag;
+	if ((envelope->message.properties._flags & AMQP_BASIC_TIMESTAMP_FLAG) != 0) {
+		made->created_ms = milliseconds_of(envelope->message.properties.timestamp);
+	}
+	memcpy(text, topic_length == 0 ? "" : envelope->routing_key.bytes, topic_length);
+	made->message.topic = text;
+	made->message.payload = (once_bytes){.data = owned->message.body.len == 0 ? "" : owned->message.body.bytes,
+	                                     .length = owned->message.body.len};
+	text_buffer copy = {.data = text + topic_length + 1, .length = source->headers.length};
+	if (copy.length > 0) {
+		memcpy(copy.data, source->headers.data, copy.length);
+	}
+	for (size_t i = 0; i < header_count; i++) {
+		at = amqp_text_pair(&copy, at, &made->headers[i]);
+	}
+	delivery_add(&source->held, made);
+	measure(source, made);
+	if (made->bytes > LARGE_BYTES) {
+		/* The frames that it came in. */
+		amqp_maybe_release_buffers(source->connection);
+	}
+}
+
+/* Something else than a message. False: it is the end of the connection. */
+static bool take_frame(source *source)
+{
+	const struct timeval now = {0};
+	amqp_frame_t frame;
+	int code;
+	bool connection_too;
+	int status = amqp_simple_wait_frame_noblock(source->connection, &frame, &now);
+
+	if (status == AMQP_STATUS_TIMEOUT) {
+		return true;
+	}
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("the connection is lost", status, source->problem);
+		return false;
+	}
+	if (rabbitmq_frame_closes(source->connection, &frame, &code, &connection_too, source->problem)) {
+		return false;
+	}
+	if (frame.frame_type == AMQP_FRAME_METHOD && frame.payload.method.id == AMQP_BASIC_CANCEL_METHOD) {
+		snprintf(source->problem, sizeof source->problem,
+		         "the broker ended the reading of queue %.100s: it was deleted, or its node is gone",
+		         source->settings.queue);
+		return false;
+	}
+	if (frame.frame_type == AMQP_FRAME_METHOD && frame.payload.method.id == AMQP_BASIC_CANCEL_OK_METHOD) {
+		source->ended = true;
+		return begin_anew(source);
+	}
+	return true; /* connection.blocked, for example, which is for those who publish */
+}
+
+/*
+ * The next into `held`, waiting at most timeout_ms. *came: there was something. False: the
+ * connection is of no use any more.
+ */
+static bool receive(source *source, int timeout_ms, bool *came)
+{
+	const struct timeval time = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+	amqp_envelope_t envelope;
+
+	*came = true;
+	amqp_rpc_reply_t reply = amqp_consume_message(source->connection, &envelope, &time, 0);
+	if (reply.reply_type == AMQP_RESPONSE_NORMAL) {
+		wrap(source, &envelope);
+		return true;
+	}
+	if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION) {
+		if (reply.library_error == AMQP_STATUS_TIMEOUT) {
+			*came = false;
+			return true;
+		}
+		if (reply.library_error == AMQP_STATUS_UNEXPECTED_STATE) {
+			return take_frame(source);
+		}
+	}
+	rabbitmq_reply_problem("the connection is lost", reply, source->problem);
+	return false;
+}
+
+static bool collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
+{
+	int64_t until_ms = runtime_now_ms() + timeout_ms;
+	bool came = true;
+
+	/* What was decoded is in the messages themselves: the rest of the library's memory may go. */
+	amqp_maybe_release_buffers(source->connection);
+	if (!begin_anew(source)) {
+		return false;
+	}
+	while (came && source->held.count < most && (source->held.count == 0 || source->held.bytes < most_bytes)) {
+		if (here_bytes(source) >= most_here(source)) {
+			return beat(source) && resize(source);
+		}
+		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - runtime_now_ms();
+		if (!receive(source, left_ms > 0 ? (int)left_ms : 0, &came)) {
+			return false;
+		}
+	}
+	return resize(source);
+}
+
+static source_state unavailable(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t wait_ms = source->retry_at_ms - runtime_now_ms();
+
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	if (wait_ms > 0 && timeout_ms > 0) {
+		runtime_sleep(wait_ms < timeout_ms ? wait_ms : timeout_ms);
+	}
+	return SOURCE_UNAVAILABLE;
+}
+
+/*
+ * The broker's answer is behind what it has sent, which is read, and kept, for it. Is there room?
+ */
+static bool may_ask(const source *source)
+{
+	size_t here = source->out.count + source->held.count;
+	double unread = (double)source->window - (double)(here < (size_t)source->window ? here : (size_t)source->window);
+
+	return !source->resizing &&
+	       (double)here_bytes(source) + unread * typical_bytes(source) <= (double)source->bounds.bytes;
+}
+
+/* The queue as the broker has it, behind what is acknowledged on the channel. NULL: `problem`. */
+static const amqp_queue_declare_ok_t *ask_queue(source *source)
+{
+	const amqp_queue_declare_ok_t *queue =
+	    amqp_queue_declare(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue), true, true,
+	                       false, false, amqp_empty_table);
+
+	return succeeded(source, "cannot ask about the queue") ? queue : NULL;
+}
+
+/*
+ * What waits in a queue that others read as well may be theirs: the one active consumer's, or that
+ * of a higher priority. What they hold does not wait. False: the connection is of no use any more.
+ */
+static bool watch(source *source)
+{
+	if (source->held.count > 0 || source->out.count > 0 || source->ended) {
+		stall_moved(&source->stall);
+		return true;
+	}
+	if (!stall_waited(&source->stall) || !may_ask(source)) {
+		return true;
+	}
+	const amqp_queue_declare_ok_t *queue = ask_queue(source);
+	if (queue != NULL) {
+		source->ready = queue->message_count;
+		source->readers = queue->consumer_count;
+		stall_answer(&source->stall, queue->message_count > 0 && queue->consumer_count <= 1, 0);
+	}
+	if (queue == NULL || !stall_wants_connection(&source->stall)) {
+		return queue != NULL;
+	}
+	snprintf(source->problem, sizeof source->problem, "the queue %.100s gives no messages: connecting anew",
+	         source->settings.queue);
+	return false;
+}
+
+static bool rabbitmq_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	if (!stall_is(&source->stall)) {
+		return false;
+	}
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "the queue %.100s has %" PRIu32 " messages that nobody has, and gives none%s", source->settings.queue,
+	         source->ready, source->readers == 0 ? ": the broker does not know of this consumer any more" : "");
+	return true;
+}
+
+static source_state rabbitmq_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
+                                   source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
+{
+	*count = 0;
+	if (source->connection == NULL && (runtime_now_ms() < source->retry_at_ms || most == 0 || !reconnect(source))) {
+		return unavailable(source, timeout_ms, problem);
+	}
+	if (source->lost) {
+		source->lost = false;
+		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+		return SOURCE_LOST;
+	}
+	/*
+	 * To keep alive all is read that there is room for: the broker sends no more than the window,
+	 * and heartbeats are sent where one reads.
+	 */
+	if (!collect(source, most == 0 ? SIZE_MAX : most, most == 0 ? SIZE_MAX : most_bytes, timeout_ms) ||
+	    (most > 0 && !watch(source))) {
+		lose(source);
+		return unavailable(source, 0, problem);
+	}
+	*count = delivery_hand_over(&source->held, &source->out, most, most_bytes, messages);
+	return SOURCE_OK;
+}
+
+static uint64_t lowest(const delivery_list *list, uint64_t tag)
+{
+	for (const delivery *each = list->first; each != NULL; each = each->next) {
+		if (!each->is_void) {
+			return (uint64_t)each->sequence < tag ? (uint64_t)each->sequence : tag;
+		}
+	}
+	return tag;
+}
+
+/* All up to the highest in one, where nothing below it is still here; else each by itself. */
+static int acknowledge_tags(source *source, const uint64_t *tags, size_t count)
+{
+	uint64_t highest = 0;
+	int status = AMQP_STATUS_OK;
+
+	for (size_t i = 0; i < count; i++) {
+		highest = tags[i] > highest ? tags[i] : highest;
+	}
+	uint64_t below = lowest(&source->out, lowest(&source->held, highest));
+	if (below == highest) {
+		return count == 0 ? status : amqp_basic_ack(source->connection, RABBITMQ_CHANNEL, highest, true);
+	}
+	for (size_t i = 0; i < count && status == AMQP_STATUS_OK; i++) {
+		status = amqp_basic_ack(source->connection, RABBITMQ_CHANNEL, tags[i], false);
+	}
+	return status;
+}
+
+static source_state rabbitmq_acknowledge(source *source, source_message *const *messages, size_t count,
+                                         char problem[BROKER_PROBLEM_BYTES])
+{
+	uint64_t *tags = memory_take((count + 1) * sizeof *tags);
+	size_t tag_count = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		if (!each->is_void) {
+			tags[tag_count++] = (uint64_t)each->sequence;
+		}
+		bool is_next = source->out.first == each;
+		delivery_remove(&source->out, each);
+		if (is_next && !each->is_void && each->created_ms > 0) {
+			source->acknowledged_ms = each->created_ms;
+		}
+		release(each);
+	}
+	int status = acknowledge_tags(source, tags, tag_count);
+	free(tags);
+	if (status == AMQP_STATUS_OK) {
+		return SOURCE_OK;
+	}
+	rabbitmq_status_problem("cannot acknowledge", status, source->problem);
+	lose(source);
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	return SOURCE_LOST;
+}
+
+/*
+ * The question goes behind the acknowledgements on the same channel, so the broker has those when
+ * it answers. Of what other members have out it tells nothing: where there are several, only an
+ * empty queue says something, since no member may keep a message for longer than consumer_timeout.
+ * Where messages wait: all is applied that is older than the last acknowledged one, in the time of
+ * those who sent them.
+ */
+static size_t rabbitmq_positions(source *source, source_position *positions, size_t most)
+{
+	source_position position = {.part = source->settings.queue};
+
+	if (source->connection == NULL || most == 0 || !may_ask(source)) {
+		return 0;
+	}
+	const amqp_queue_declare_ok_t *queue = ask_queue(source);
+	if (queue == NULL) {
+		lose(source);
+		return 0;
+	}
+	if (queue->message_count == 0 && source->out.count == 0 && source->held.count == 0) {
+		position.at_ms = SOURCE_AT_END;
+		position.behind_ms = queue->consumer_count > 1 ? OTHERS_MS : 0;
+	} else if (queue->consumer_count == 1) {
+		position.at_ms = source->acknowledged_ms;
+	}
+	positions[0] = position;
+	return position.at_ms != 0;
+}
+
+static void rabbitmq_give_back(source *source, source_message *const *messages, size_t count)
+{
+	delivery_give_back(&source->out, &source->held, messages, count, release);
+}
+
+/* ---- Publishing, for dead messages ---- */
+
+/* A connection of its own, since the answers would come between messages. */
+
+static void stop_publisher(source *source, bool polite)
+{
+	rabbitmq_close(source->publisher, polite);
+	source->publisher = NULL;
+}
+
+static bool start_publisher(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	if (source->publisher != NULL && runtime_now_ms() - source->published_ms > PUBLISHER_IDLE_MS) {
+		stop_publisher(source, false);
+	}
+	if (source->publisher != NULL) {
+		return true;
+	}
+	/* It is for each host. */
+	int connect_ms = timeout_ms / (int)source->address->host_count;
+	source->publisher = rabbitmq_connect(source->address, source->name, connect_ms > 0 ? connect_ms : 1, NULL, problem);
+	if (source->publisher == NULL) {
+		return false;
+	}
+	amqp_confirm_select(source->publisher, RABBITMQ_CHANNEL);
+	amqp_rpc_reply_t reply = amqp_get_rpc_reply(source->publisher);
+	if (reply.reply_type != AMQP_RESPONSE_NORMAL) {
+		rabbitmq_reply_problem("cannot publish", reply, problem);
+		stop_publisher(source, false);
+	}
+	return source->publisher != NULL;
+}
+
+/*
+ * The broker's answer to the one message that is on its way. False: it is no longer the answer that
+ * is to come, or it is a no.
+ */
+static bool take_confirm(source *source, const amqp_frame_t *frame, bool *answered, char problem[BROKER_PROBLEM_BYTES])
+{
+	amqp_method_number_t method = frame->frame_type == AMQP_FRAME_METHOD ? frame->payload.method.id : 0;
+	amqp_message_t returned;
+	int code;
+	bool connection_too;
+
+	if (method == AMQP_BASIC_ACK_METHOD) {
+		*answered = true;
+		return true;
+	}
+	if (method == AMQP_BASIC_RETURN_METHOD) {
+		amqp_read_message(source->publisher, RABBITMQ_CHANNEL, &returned, 0);
+		amqp_destroy_message(&returned);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "there is no such queue");
+		return false;
+	}
+	if (method == AMQP_BASIC_NACK_METHOD) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the broker could not store it (basic.nack)");
+		return false;
+	}
+	return !rabbitmq_frame_closes(source->publisher, frame, &code, &connection_too, problem);
+}
+
+static bool wait_for_confirm(source *source, int64_t until_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	bool answered = false;
+
+	while (!answered) {
+		int64_t left_ms = until_ms - runtime_now_ms();
+		struct timeval time = {.tv_sec = left_ms / 1000, .tv_usec = left_ms % 1000 * 1000};
+		amqp_frame_t frame;
+		int status =
+		    left_ms <= 0 ? AMQP_STATUS_TIMEOUT : amqp_simple_wait_frame_noblock(source->publisher, &frame, &time);
+		if (status != AMQP_STATUS_OK) {
+			rabbitmq_status_problem("no answer to a message that was published", status, problem);
+			return false;
+		}
+		if (!take_confirm(source, &frame, &answered, problem)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static amqp_bytes_t bytes_of(once_bytes bytes)
+{
+	return (amqp_bytes_t){.len = bytes.length, .bytes = (void *)(uintptr_t)bytes.data};
+}
+
+/* Can it be the property, which it was where the message came from this broker? */
+static bool is_content_type(const source_header *header)
+{
+	return strcasecmp(header->name, "content-type") == 0 && header->value.length > 0 &&
+	       header->value.length <= SHORT_STRING_BYTES_MAX;
+}
+
+/* How many are copied. With a CC as text, for example, the broker would close the channel. */
+static size_t copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count,
+                           amqp_basic_properties_t *properties)
+{
+	size_t copied = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		if (broker_header_steers("rabbitmq", headers[i].name)) {
+			continue;
+		}
+		if (is_content_type(&headers[i])) {
+			properties->_flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
+			properties->content_type = bytes_of(headers[i].value);
+			continue;
+		}
+		entries[copied].key = amqp_cstring_bytes(headers[i].name);
+		entries[copied].value.kind = AMQP_FIELD_KIND_UTF8;
+		entries[copied++].value.value.bytes = bytes_of(headers[i].value);
+	}
+	return copied;
+}
+
+/*
+ * librabbitmq sends without a limit of time, and a broker that is short of memory reads nothing,
+ * while the caller's transaction is open: the connection is broken off from outside.
+ */
+typedef struct guard {
+	int descriptor;
+	struct timespec until;
+	pthread_mutex_t mutex;
+	pthread_cond_t ended;
+	bool is_sent;
+} guard;
+
+static void *break_off_late(void *argument)
+{
+	guard *guard = argument;
+	int waited = 0;
+
+	pthread_mutex_lock(&guard->mutex);
+	while (!guard->is_sent && waited == 0) {
+		waited = pthread_cond_timedwait(&guard->ended, &guard->mutex, &guard->until);
+	}
+	if (!guard->is_sent) {
+		shutdown(guard->descriptor, SHUT_RDWR);
+	}
+	pthread_mutex_unlock(&guard->mutex);
+	return NULL;
+}
+
+/* amqp_basic_publish, within timeout_ms. */
+static int send_within(source *source, const char *topic, const amqp_basic_properties_t *properties, once_bytes payload,
+                       int timeout_ms)
+{
+	guard guard = {.descriptor = amqp_get_sockfd(source->publisher), .mutex = PTHREAD_MUTEX_INITIALIZER};
+	pthread_condattr_t monotonic;
+	pthread_t thread;
+
+	clock_gettime(CLOCK_MONOTONIC, &guard.until);
+	guard.until.tv_sec += timeout_ms / 1000 + 1; /* at least that long */
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&guard.ended, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	int status = AMQP_STATUS_NO_MEMORY;
+	if (pthread_create(&thread, NULL, break_off_late, &guard) == 0) {
+		status = amqp_basic_publish(source->publisher, RABBITMQ_CHANNEL, amqp_empty_bytes, amqp_cstring_bytes(topic),
+		                            true, false, properties, bytes_of(payload));
+		pthread_mutex_lock(&guard.mutex);
+		guard.is_sent = true;
+		pthread_cond_signal(&guard.ended);
+		pthread_mutex_unlock(&guard.mutex);
+		pthread_join(thread, NULL);
+	}
+	pthread_cond_destroy(&guard.ended);
+	pthread_mutex_destroy(&guard.mutex);
+	return status;
+}
+
+/* `topic` is a queue: the default exchange takes it there, or says that there is none. */
+static bool rabbitmq_publish(source *source, const char *topic, const source_message *message,
+                             const source_header *more, size_t more_count, int timeout_ms,
+                             char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t until_ms = runtime_now_ms() + timeout_ms;
+
+	if (!start_publisher(source, timeout_ms, problem)) {
+		return false;
+	}
+	amqp_table_entry_t *entries = memory_take((message->header_count + more_count + 1) * sizeof *entries);
+	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
+	                                      .delivery_mode = AMQP_DELIVERY_PERSISTENT,
+	                                      .headers = {.entries = entries}};
+	size_t count = copy_headers(entries, message->headers, message->header_count, &properties);
+	count += copy_headers(entries + count, more, more_count, &properties);
+	properties.headers.num_entries = (int)count;
+	int64_t left_ms = until_ms - runtime_now_ms();
+	int status = send_within(source, topic, &properties, message->payload, left_ms > 0 ? (int)left_ms : 0);
+	free(entries);
+	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, until_ms, problem);
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("cannot publish (a broker that is short of memory or disk takes nothing)", status,
+		                        problem);
+	}
+	source->published_ms = runtime_now_ms();
+	amqp_maybe_release_buffers(source->publisher);
+	if (!published) {
+		stop_publisher(source, false);
+	}
+	return published;
+}
+
+/* ---- Opening and closing ---- */
+
+static void rabbitmq_source_close(source *source)
+{
+	disconnect(source, true);
+	stop_publisher(source, true);
+	delivery_release_all(&source->out, release);
+	text_buffer_free(&source->headers);
+	broker_address_free(source->address);
+	arena_clear(&source->names);
+	free(source);
+}
+
+static bool is_given(const config_section *section, const char *name)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings,
+                          broker_address **address, char **problem)
+{
+	if (!config_apply(config, section, options, settings, problem)) {
+		return false;
+	}
+	const char *wrong =
+	    settings->exchange != NULL && !settings->declare ? "exchange: only with declare = yes is the queue bound"
+	    : settings->exchange == NULL && is_given(section, "bind") ? "bind: only with exchange is the queue bound"
+	    : !settings->declare && is_given(section, "queue_type")
+	        ? "queue_type: only with declare = yes is the queue made"
+	        : NULL;
+	if (wrong != NULL) {
+		*problem = config_problem(config, section, NULL, "%s", wrong);
+		return false;
+	}
+	const char *dead_topic = dead_loop_topic(section);
+	if (dead_topic != NULL && strcmp(dead_topic, settings->queue) == 0) {
+		*problem = dead_loop_problem(config, section, "queue");
+		return false;
+	}
+	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);
+}
+
+/* Connects at the first fetch. */
+static bool rabbitmq_open(const speaker *speaker, const config *config, const config_section *section,
+                          source_bounds bounds, bool ordered, source **result, char **problem)
+{
+	source *made = memory_take(sizeof *made);
+
+	(void)ordered; /* the queue has one active consumer, and hands out what comes again first */
+	if (!read_settings(config, section, &made->settings, &made->address, problem)) {
+		free(made);
+		return false;
+	}
+	made->speaker = speaker;
+	made->bounds = bounds;
+	made->stall.after_ms = made->settings.stalled_ms;
+	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
+	*result = made;
+	return true;
+}
+
+static bool rabbitmq_check(const config *config, const config_section *section, char **problem)
+{
+	source *made = NULL;
+	bool right = rabbitmq_open(NULL, config, section, (source_bounds){0}, false, &made, problem);
+
+	if (right) {
+		rabbitmq_source_close(made);
+	}
+	return right;
+}
+
+const source_class source_rabbitmq = {
+    .name = "rabbitmq",
+    .options = options,
+    .open = rabbitmq_open,
+    .check = rabbitmq_check,
+    .fetch = rabbitmq_fetch,
+    .acknowledge = rabbitmq_acknowledge,
+    .give_back = rabbitmq_give_back,
+    .positions = rabbitmq_positions,
+    .stalled = rabbitmq_stalled,
+    .publish = rabbitmq_publish,
+    .close = rabbitmq_source_close,
+};

@@ -1,0 +1,1021 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * kafka.c: the sink of Kafka, by librdkafka's idempotent producer with acks=all. librdkafka
+ * sends a message again itself until `timeout`, and the broker knows the copies by their numbers;
+ * nobody else sends one whose result is not known. When time has run out nothing more is sent of
+ * it, and its result is "unavailable". What remains then is that the broker may have it, or read it
+ * yet from a connection that was stuck: the pipeline's next try can be a second one, as
+ * at-least-once has it, and consumers know it by Pgonce-Event-Id.
+ *
+ * Versions before 2.3.0 end the producer for good ("rewound sequence number", "sequence
+ * desynchronization": issue 3584) where a request that had timed out is refused when it is sent
+ * again, for example by a broker that was stuck and is no longer the leader. Another producer takes
+ * its place, and then too the next try can be a second one.
+ *
+ * It does not keep the order by itself: where one message of a partition fails alone (too large,
+ * time ran out), librdkafka goes on with those behind it, under a new epoch. Its gapless mode would
+ * end the producer instead, but is experimental, and knows nothing of messages that never got into
+ * the queue. So the pipeline hands over one message of an aggregate at a time; those of others fill
+ * the batches.
+ *
+ * Kafka takes or refuses batches. One event that it does not take, or a batch that is too large
+ * while none of its events is, would blame all that are in it. So what is refused in a batch is
+ * withheld, and its topic is narrow for a while. What goes to a narrow topic goes by a second
+ * producer, whose batches are of one message, and has its result there. The order does not suffer:
+ * no other of its aggregate is out.
+ *
+ * A message whose time runs out while Kafka takes later ones is to blame only where Kafka had it
+ * and it was the first of its partition (kafka_partitions.h). The others stood behind it, behind a
+ * slow broker, or before a partition without a leader: they are withheld too.
+ *
+ * fence = broker: each turn of the relay is a transactional producer of one id, and Kafka refuses
+ * those before it. What is sent together is a transaction, and has its results when that has ended.
+ * A turn begins with its first event and not before: a relay that stands by must not fence. There
+ * is one producer of the id, so while a topic is narrow all of its batches are of one message.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "envelope.h"
+#include "kafka.h"
+#include "kafka_partitions.h"
+#include "sink.h"
+
+#define IN_FLIGHT_MAX 16384
+#define HEADERS_EXTRA 1
+#define UNKNOWN_TOPIC_MS 5000
+#define TIMEOUT_LATE_MS 2000 /* librdkafka looks for late messages about once a second */
+#define BACKOFF_FIRST_MS 500
+#define BACKOFF_MOST_MS 10000
+#define TRANSACTION_LEAST_MS 10000 /* Kafka aborts an older one by itself */
+#define STEP_MS 1000
+#define ID_BYTES 512
+#define TOPIC_BYTES 250
+#define NARROW_TOPICS 32
+#define NARROW_MS 60000 /* then it is tried again with batches */
+/* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which older headers do not have */
+#define INVALID_DIFFERENT_RECORD (-138)
+
+enum {
+	FENCE_NONE,
+	FENCE_BROKER
+};
+
+enum {
+	TIME_SENT,
+	TIME_EMITTED
+};
+
+enum {
+	NULL_JSON,
+	NULL_TOMBSTONE
+};
+
+typedef struct settings {
+	kafka_options kafka;
+	int64_t fence;
+	int64_t time;
+	int64_t null_payload;
+	const char *key;              /* read by the envelope */
+	const char *partition_header; /* NULL: none */
+	int64_t timeout_ms;           /* the pipeline's option, known by its table */
+} settings;
+
+static const config_option options[] = {
+    KAFKA_OPTION_ROWS,
+    {.name = "fence",
+     .kind = CONFIG_CHOICE,
+     .offset = offsetof(settings, fence),
+     .choices = "none|broker",
+     .standard = "none",
+     .help =
+         "broker: Kafka refuses what a relay sends after another has taken over, by transactions of the id pgonce.NAME "
+         "(kafka.transactional.id); slower, see docs/events.md"},
+    {.name = "time",
+     .kind = CONFIG_CHOICE,
+     .offset = offsetof(settings, time),
+     .choices = "sent|emitted",
+     .standard = "sent",
+     .help = "the record's time, by which Kafka deletes; emitted: when the event was emitted, so that a topic whose "
+             "retention is shorter than an outage of the relay loses events that it has just taken"},
+    {.name = "key",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, key),
+     .standard = "aggregate",
+     .help =
+         "the record's key, which chooses the partition: aggregate (its id), tenant, event (its id), header:NAME (of "
+         "the event's own), none. With any but aggregate and tenant the events of one aggregate go to several "
+         "partitions, and Kafka does not keep their order"},
+    {.name = "null_payload",
+     .kind = CONFIG_CHOICE,
+     .offset = offsetof(settings, null_payload),
+     .choices = "json|tombstone",
+     .standard = "json",
+     .help =
+         "what an event is whose payload is JSON's null: a record with that text, or one without a value, by which a "
+         "compacted topic deletes the key"},
+    {.name = "partition_header",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, partition_header),
+     .help = "the event's own header (headers of once.emit) that holds the number of the partition; without it the key "
+             "chooses. Events of one aggregate with different numbers lose their order"},
+    {.name = NULL}};
+static const config_option shared_options[] = {{.name = "timeout",
+                                                .kind = CONFIG_DURATION,
+                                                .offset = offsetof(settings, timeout_ms),
+                                                .minimum = 1,
+                                                .maximum = INT32_MAX, /* as librdkafka has it */
+                                                .standard = "30s"},
+                                               {.name = NULL}};
+
+/* What is known of a message that librdkafka has, and of its result. */
+typedef struct place {
+	sink_message *message;
+	uint64_t order; /* of send */
+	int64_t sent_ms;
+	bool is_out;    /* librdkafka has it */
+	bool is_single; /* it is a batch of its own */
+	rd_kafka_resp_err_t error;
+	sink_verdict verdict;
+	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
+	struct place *next;
+} place;
+
+/* Each is asked for again until it has an answer: librdkafka takes no other meanwhile. */
+typedef enum transaction_end {
+	END_UNASKED,
+	END_COMMIT,
+	END_ABORT
+} transaction_end;
+
+/* A topic that has refused a batch. */
+typedef struct narrow_topic {
+	char name[TOPIC_BYTES];
+	int64_t until_ms;
+} narrow_topic;
+
+struct sink {
+	const config *config;
+	const config_section *section;
+	settings settings;
+	kafka_watch watch;
+	rd_kafka_t *producer; /* NULL: it has to be made anew */
+	rd_kafka_t *singles;  /* its batches are of one message; NULL: none is wanted yet */
+	narrow_topic narrow[NARROW_TOPICS];
+	int64_t narrow_ms;     /* until then there are any */
+	int64_t all_narrow_ms; /* until then all are: there was no place for one more */
+	place *places;
+	place *unused;
+	place *finished, **finished_end;
+	size_t in_flight;         /* librdkafka has them */
+	size_t singles_in_flight; /* ... of them by `singles` */
+	uint64_t sends;
+	uint64_t delivered_order[2]; /* the last that was delivered, in batches and single ones */
+	kafka_partitions *partitions;
+	/* with fence = broker */
+	int64_t permit_ms;
+	bool is_wanted;         /* something is to be sent, so the turn may begin */
+	bool has_turn;          /* the producer is the newest of its id */
+	bool is_fenced;         /* it was, and another is: until the next turn nothing is sent */
+	bool is_single;         /* the producer's batches are of one message */
+	bool is_open;           /* a transaction is */
+	bool is_failed;         /* a message of it has: it takes no more */
+	bool is_guilty;         /* ... by itself or its batch, and not the transaction's end */
+	place *open;            /* those of it of which librdkafka has reported */
+	transaction_end ending; /* has been asked for: it takes no more */
+	/* why it cannot be committed, where that is no message's own result */
+	rd_kafka_resp_err_t cause;
+	int64_t begun_ms; /* when the turn was wanted, or the transaction began */
+	/* where there is no producer: why, and when to try again */
+	char fatal[BROKER_PROBLEM_BYTES];
+	int fatal_count;
+	int64_t again_ms;
+};
+
+/* ---- its properties */
+
+#define EVENT_COULD_BE_LOST "an event could be lost, or stored twice or out of order"
+
+/* So long librdkafka may try, so that the result is there within `timeout`. */
+static int64_t message_ms_of(const settings *settings)
+{
+	int64_t early_ms = settings->timeout_ms / 2 < TIMEOUT_LATE_MS ? settings->timeout_ms / 2 : TIMEOUT_LATE_MS;
+	int64_t message_ms = settings->timeout_ms - early_ms;
+
+	return message_ms < 1 ? 1 : message_ms;
+}
+
+/* watch NULL: only whether it could be. */
+static bool configure(const config *config, const config_section *section, const settings *settings, kafka_watch *watch,
+                      rd_kafka_conf_t **result, char **problem)
+{
+	bool fences = settings->fence == FENCE_BROKER;
+	char timeout[24], unknown_topic[24], transaction[24], id[ID_BYTES];
+	int64_t message_ms = message_ms_of(settings);
+	const kafka_fixed fixed[] = {
+	    {"enable.idempotence", "true", EVENT_COULD_BE_LOST},
+	    {"acks", "all", EVENT_COULD_BE_LOST},
+	    {"request.required.acks", NULL, EVENT_COULD_BE_LOST ": acks is all"},
+	    {"enable.gapless.guarantee", NULL, "the relay keeps the order itself"},
+	    {"transactional.id", fences ? id : NULL,
+	     fences ? NULL : "the relay makes no transactions unless fence = broker"},
+	    {"transaction.timeout.ms", fences ? transaction : NULL, NULL},
+	    {"delivery.report.only.error", NULL, "a delivery would not be known"},
+	    {"message.timeout.ms", timeout, "the option timeout says it"},
+	    {"delivery.timeout.ms", NULL, "the option timeout says it"},
+	    {"topic.metadata.propagation.max.ms", unknown_topic, NULL},
+	    /*
+	     * As Java's clients and most others do it: an aggregate is in one partition whoever writes.
+	     */
+	    {"partitioner", "murmur2_random", NULL},
+	    {"linger.ms", "0", NULL},
+	    {"reconnect.backoff.max.ms", "2000", NULL},
+	    {NULL, NULL, NULL},
+	};
+
+	snprintf(timeout, sizeof timeout, "%lld", (long long)message_ms);
+	snprintf(unknown_topic, sizeof unknown_topic, "%lld",
+	         (long long)(message_ms / 2 < UNKNOWN_TOPIC_MS ? message_ms / 2 : UNKNOWN_TOPIC_MS));
+	snprintf(transaction, sizeof transaction, "%lld",
+	         (long long)(message_ms > TRANSACTION_LEAST_MS ? message_ms : TRANSACTION_LEAST_MS));
+	snprintf(id, sizeof id, "pgonce.%s", section->name);
+	return watch == NULL ? kafka_check(config, section, &settings->kafka, fixed, RD_KAFKA_PRODUCER, problem)
+	                     : kafka_configure(config, section, &settings->kafka, fixed, watch, result, problem);
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings, char **problem)
+{
+	return config_apply(config, section, options, settings, problem) &&
+	       config_apply(config, section, shared_options, settings, problem);
+}
+
+static bool check_keys(const config *config, const config_section *section, const settings *settings, char **problem)
+{
+	envelope_key key;
+	const char *header = NULL;
+
+	if (!envelope_read_key(settings->key, &key, &header)) {
+		*problem = config_problem(config, section, config_entry_of(section, "key"),
+		                          "key: '%s' is none of aggregate, tenant, event, header:NAME, none", settings->key);
+		return false;
+	}
+	if (settings->partition_header != NULL && settings->partition_header[0] == '\0') {
+		*problem = config_problem(config, section, config_entry_of(section, "partition_header"), "must name a header");
+		return false;
+	}
+	return true;
+}
+
+/* What loses the order of an aggregate. */
+static char *note(const config *config, const config_section *section)
+{
+	settings settings;
+	envelope_key key = ENVELOPE_KEY_AGGREGATE;
+	const char *header = NULL;
+	char *problem = NULL;
+
+	if (!read_settings(config, section, &settings, &problem) || !envelope_read_key(settings.key, &key, &header)) {
+		free(problem);
+		return NULL;
+	}
+	if (settings.partition_header != NULL) {
+		return config_problem(config, section, config_entry_of(section, "partition_header"),
+		                      "events of one aggregate whose header has different numbers lose their order");
+	}
+	if (key == ENVELOPE_KEY_AGGREGATE || key == ENVELOPE_KEY_TENANT) {
+		return NULL;
+	}
+	return config_problem(config, section, config_entry_of(section, "key"),
+	                      "events of one aggregate may go to several partitions, and lose their order");
+}
+
+static bool check(const config *config, const config_section *section, char **problem)
+{
+	settings settings;
+
+	return read_settings(config, section, &settings, problem) && check_keys(config, section, &settings, problem) &&
+	       configure(config, section, &settings, NULL, NULL, problem);
+}
+
+/* ---- results */
+
+static void finish(sink *sink, place *place, rd_kafka_resp_err_t error, sink_verdict verdict)
+{
+	place->error = error;
+	place->verdict = verdict;
+	place->next = NULL;
+	*sink->finished_end = place;
+	sink->finished_end = &place->next;
+}
+
+/* Of a message that librdkafka or the broker would not take: is it the message's own fault? */
+static bool is_refusal(rd_kafka_resp_err_t error)
+{
+	switch (error) {
+	case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+	case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+	case RD_KAFKA_RESP_ERR__INVALID_ARG:
+	case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+	case RD_KAFKA_RESP_ERR_INVALID_MSG:
+	case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
+	case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+	case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+	case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+	case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
+	case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+	case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * Of a message in a batch: does it say nothing of the message itself? (A broker says why of a
+ * batch; a librdkafka that asks for more has an error for those beside the one at fault.)
+ */
+static bool is_of_batch(rd_kafka_resp_err_t error)
+{
+	switch ((int)error) {
+	case RD_KAFKA_RESP_ERR_INVALID_MSG:
+	case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
+	case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+	case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
+	case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+	case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+	case INVALID_DIFFERENT_RECORD:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static narrow_topic *narrow_find(sink *sink, const char *topic)
+{
+	for (size_t i = 0; i < NARROW_TOPICS; i++) {
+		if (strcmp(sink->narrow[i].name, topic) == 0) {
+			return &sink->narrow[i];
+		}
+	}
+	return NULL;
+}
+
+static bool is_narrow(sink *sink, const char *topic)
+{
+	int64_t now = runtime_now_ms();
+
+	if (now >= sink->narrow_ms) {
+		return false;
+	}
+	const narrow_topic *narrow = narrow_find(sink, topic);
+	return now < sink->all_narrow_ms || (narrow != NULL && now < narrow->until_ms);
+}
+
+/* A batch of it was refused. */
+static void note_narrow(sink *sink, const char *topic, rd_kafka_resp_err_t error)
+{
+	char quoted[RUNTIME_QUOTE_BYTES], problem[BROKER_PROBLEM_BYTES];
+	int64_t now = runtime_now_ms();
+	narrow_topic *narrow = narrow_find(sink, topic);
+
+	if (now < sink->all_narrow_ms || (narrow != NULL && now < narrow->until_ms)) {
+		return;
+	}
+	for (size_t i = 0; narrow == NULL && i < NARROW_TOPICS; i++) {
+		narrow = now >= sink->narrow[i].until_ms ? &sink->narrow[i] : NULL;
+	}
+	sink->narrow_ms = now + NARROW_MS;
+	if (narrow == NULL) {
+		sink->all_narrow_ms = sink->narrow_ms;
+	} else {
+		snprintf(narrow->name, sizeof narrow->name, "%s", topic);
+		narrow->until_ms = sink->narrow_ms;
+	}
+	kafka_problem(&sink->watch, error, problem);
+	runtime_log(sink->watch.speaker, RUNTIME_WARNING, "sink-refused",
+	            "sink=kafka topic=%s single_s=%d error=%s; a batch was refused, and its events are sent one by one",
+	            topic, NARROW_MS / 1000, runtime_quote(problem, quoted));
+}
+
+/* Another producer of the id has begun. */
+static bool is_fence(rd_kafka_resp_err_t error)
+{
+	return error == RD_KAFKA_RESP_ERR__FENCED || error == RD_KAFKA_RESP_ERR_PRODUCER_FENCED ||
+	       error == RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH;
+}
+
+/* Its time has run out, and Kafka is there: it has taken later ones. */
+static bool is_late(const sink *sink, const place *place, rd_kafka_resp_err_t error)
+{
+	return error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
+}
+
+/* At most once a minute for a partition. */
+static void tell_late(sink *sink, kafka_partition *partition)
+{
+	if (kafka_partition_tells(partition)) {
+		runtime_log(sink->watch.speaker, RUNTIME_WARNING, "sink-late",
+		            "sink=kafka topic=%s partition=%d timeout_ms=%lld; Kafka takes others, so its events are sent "
+		            "again, and no attempt is counted",
+		            partition->topic, (int)partition->number, (long long)sink->settings.timeout_ms);
+	}
+}
+
+/* What the transaction's end decides about, or what has just failed it. */
+static void on_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const kafka_partition *partition)
+{
+	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
+	/*
+	 * A partition that took nothing at all would fail every transaction: what is for it has to
+	 * wait.
+	 */
+	bool alone = is_late(sink, place, error) &&
+	             (partition->delivered_ms < place->sent_ms ||
+	              kafka_partition_hung(partition, place->sent_ms, message_ms_of(&sink->settings)));
+
+	sink->is_failed = sink->is_failed || error != RD_KAFKA_RESP_ERR_NO_ERROR;
+	if (is_of_batch(error) && !place->is_single) {
+		sink->is_guilty = true;
+		note_narrow(sink, place->message->destination, error);
+		finish(sink, place, error, SINK_WITHHELD);
+		return;
+	}
+	if (alone || is_refusal(error)) {
+		sink->is_guilty = true;
+		finish(sink, place, error, SINK_REFUSED);
+		return;
+	}
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR && place->order > sink->delivered_order[place->is_single]) {
+		sink->delivered_order[place->is_single] = place->order;
+	}
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR || purged || is_fence(error)) {
+		place->error = error;
+		place->next = sink->open;
+		sink->open = place;
+		return;
+	}
+	sink->is_guilty = true;
+	finish(sink, place, error, SINK_UNAVAILABLE);
+}
+
+/* Called by librdkafka inside of rd_kafka_poll, once for each message that it took. */
+static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, void *opaque)
+{
+	sink *sink = ((kafka_watch *)opaque)->user;
+	place *place = report->_private;
+	kafka_partition *partition =
+	    kafka_partition_of(sink->partitions, rd_kafka_topic_name(report->rkt), report->partition);
+	bool hung = kafka_partition_hung(partition, place->sent_ms, message_ms_of(&sink->settings));
+
+	sink->in_flight--;
+	sink->singles_in_flight -= producer == sink->singles;
+	place->is_out = false;
+	if (sink->settings.fence == FENCE_BROKER) {
+		on_transacted(sink, place, report->err, partition);
+		kafka_partition_heard(partition, report->err == RD_KAFKA_RESP_ERR_NO_ERROR);
+		return;
+	}
+	kafka_partition_heard(partition, report->err == RD_KAFKA_RESP_ERR_NO_ERROR);
+	if (report->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		if (place->order > sink->delivered_order[place->is_single]) {
+			sink->delivered_order[place->is_single] = place->order;
+		}
+		kafka_watch_clear(&sink->watch);
+		sink->fatal_count = 0;
+		finish(sink, place, report->err, SINK_DELIVERED);
+		return;
+	}
+	if (report->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || report->err == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
+		/* By librdkafka itself or by producer_free: both only where the producer has ended. */
+		(void)rd_kafka_fatal_error(producer, place->problem, sizeof place->problem);
+	}
+	if (is_of_batch(report->err) && !place->is_single) {
+		note_narrow(sink, place->message->destination, report->err);
+		finish(sink, place, report->err, SINK_WITHHELD);
+		return;
+	}
+	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
+	if (is_late(sink, place, report->err) && !(had_it && hung)) {
+		tell_late(sink, partition);
+		finish(sink, place, report->err, SINK_WITHHELD);
+		return;
+	}
+	bool alone = is_late(sink, place, report->err);
+	finish(sink, place, report->err, alone || is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
+}
+
+/* ---- the producer */
+
+static rd_kafka_t *make(sink *sink, bool single, char **problem)
+{
+	rd_kafka_conf_t *conf;
+	char error[512];
+
+	if (!configure(sink->config, sink->section, &sink->settings, &sink->watch, &conf, problem)) {
+		return NULL;
+	}
+	rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+	if (single) {
+		(void)rd_kafka_conf_set(conf, "batch.num.messages", "1", error, sizeof error);
+	}
+	rd_kafka_t *producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+	if (producer == NULL) {
+		rd_kafka_conf_destroy(conf);
+		*problem = config_problem(sink->config, sink->section, NULL, "librdkafka: %s", error);
+	}
+	return producer;
+}
+
+static bool producer_new(sink *sink, char **problem)
+{
+	sink->is_single = sink->settings.fence == FENCE_BROKER && runtime_now_ms() < sink->narrow_ms;
+	sink->producer = make(sink, sink->is_single, problem);
+	return sink->producer != NULL;
+}
+
+/* All of it share its fate. */
+static void transaction_ended(sink *sink, sink_verdict verdict, const char *problem)
+{
+	while (sink->open != NULL) {
+		place *place = sink->open;
+		sink->open = place->next;
+		snprintf(place->problem, sizeof place->problem, "%s", problem);
+		finish(sink, place, place->error, verdict);
+	}
+	sink->is_open = sink->is_failed = sink->is_guilty = false;
+	sink->ending = END_UNASKED;
+	sink->cause = RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/*
+ * What was not at fault comes again. Where the broker refused the transaction and none of its
+ * messages, as for want of a permission, nobody knows which: the pipeline then tries one alone, and
+ * that one is.
+ */
+static void aborted(sink *sink)
+{
+	char problem[BROKER_PROBLEM_BYTES] = "an event beside it failed";
+	bool is_alone = sink->open != NULL && sink->open->next == NULL;
+
+	if (sink->is_guilty || sink->cause == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		transaction_ended(sink, SINK_WITHHELD, problem);
+		return;
+	}
+	kafka_problem(&sink->watch, sink->cause, problem);
+	for (place *place = sink->open; place != NULL; place = place->next) {
+		place->error = sink->cause;
+	}
+	transaction_ended(sink, is_alone && is_refusal(sink->cause) ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
+}
+
+static void purge(rd_kafka_t *producer)
+{
+	if (producer != NULL) {
+		rd_kafka_purge(producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+	}
+}
+
+/* Waits for what one of them reports; both may have something. */
+static void hear(sink *sink, int timeout_ms)
+{
+	int64_t until_ms = runtime_now_ms() + timeout_ms;
+	bool both = sink->singles_in_flight > 0 && sink->singles_in_flight < sink->in_flight;
+	bool single = sink->singles_in_flight > 0 && !both;
+	int served = 0;
+
+	do {
+		int64_t left_ms = until_ms - runtime_now_ms();
+		int wait_ms = left_ms < 0 ? 0 : both && left_ms > 1 ? 1 : (int)left_ms;
+		served = sink->producer == NULL ? 0 : rd_kafka_poll(sink->producer, single ? 0 : wait_ms);
+		served += sink->singles == NULL ? 0 : rd_kafka_poll(sink->singles, single ? wait_ms : 0);
+	} while (both && served == 0 && runtime_now_ms() < until_ms);
+}
+
+/* All that they still have becomes results; what is on its way is no longer heard of. */
+static void producer_free(sink *sink)
+{
+	if (sink->producer == NULL) {
+		return;
+	}
+	purge(sink->producer);
+	purge(sink->singles);
+	for (int64_t until_ms = runtime_now_ms() + 1000; sink->in_flight > 0 && runtime_now_ms() < until_ms;) {
+		hear(sink, 10);
+	}
+	rd_kafka_destroy(sink->producer);
+	if (sink->singles != NULL) {
+		rd_kafka_destroy(sink->singles);
+	}
+	sink->producer = sink->singles = NULL;
+	for (size_t i = 0; sink->in_flight > 0 && i < IN_FLIGHT_MAX; i++) {
+		if (sink->places[i].is_out) {
+			sink->places[i].is_out = false;
+			sink->in_flight--;
+			finish(sink, &sink->places[i], RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, SINK_UNAVAILABLE);
+		}
+	}
+	sink->singles_in_flight = 0;
+	if (sink->cause != RD_KAFKA_RESP_ERR_NO_ERROR && !sink->is_fenced) {
+		aborted(sink); /* the broker may not even know of it */
+	} else {
+		transaction_ended(sink, sink->is_fenced ? SINK_FENCED : SINK_UNAVAILABLE, sink->fatal);
+	}
+	sink->has_turn = sink->is_wanted = false;
+}
+
+/*
+ * An idempotent producer ends for good where its promise cannot be kept (the broker forgot its
+ * numbers), or where it may not write at all. Another one takes its place, after a while.
+ */
+static void replace_where_fatal(sink *sink)
+{
+	char quoted[RUNTIME_QUOTE_BYTES];
+	char *problem = NULL;
+	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_NO_ERROR;
+
+	if (sink->producer != NULL) {
+		error = rd_kafka_fatal_error(sink->producer, sink->fatal, sizeof sink->fatal);
+	}
+	if (sink->singles != NULL && error == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		error = rd_kafka_fatal_error(sink->singles, sink->fatal, sizeof sink->fatal);
+	}
+	if (is_fence(error)) {
+		sink->is_fenced = true;
+		producer_free(sink);
+	} else if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		sink->again_ms = runtime_now_ms() + runtime_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+		runtime_log(sink->watch.speaker, RUNTIME_WARNING, "sink-unavailable", "sink=kafka action=new-producer error=%s",
+		            runtime_quote(sink->fatal, quoted));
+		producer_free(sink);
+	}
+	if (sink->producer == NULL && !sink->is_fenced && runtime_now_ms() >= sink->again_ms &&
+	    !producer_new(sink, &problem)) {
+		snprintf(sink->fatal, sizeof sink->fatal, "%s", problem == NULL ? "memory is out" : problem);
+		sink->again_ms = runtime_now_ms() + BACKOFF_MOST_MS;
+		free(problem);
+	}
+}
+
+/* With a fence: the next transaction is for batches, or for single messages, as topics are now. */
+static void replace_where_narrow(sink *sink)
+{
+	bool single = runtime_now_ms() < sink->narrow_ms;
+
+	if (sink->settings.fence == FENCE_BROKER && sink->producer != NULL && !sink->is_open && single != sink->is_single) {
+		producer_free(sink);
+		replace_where_fatal(sink);
+	}
+}
+
+/* The producer of a message; NULL: there is none, see `fatal`. */
+static rd_kafka_t *producer_for(sink *sink, const sink_message *message, bool *single)
+{
+	char *problem = NULL;
+
+	*single = sink->is_single;
+	if (sink->settings.fence == FENCE_BROKER || sink->producer == NULL || !is_narrow(sink, message->destination)) {
+		return sink->producer;
+	}
+	*single = true;
+	if (sink->singles == NULL) {
+		sink->singles = make(sink, true, &problem);
+		if (sink->singles == NULL) {
+			snprintf(sink->fatal, sizeof sink->fatal, "%s", problem == NULL ? "memory is out" : problem);
+			free(problem);
+		}
+	}
+	return sink->singles;
+}
+
+/* ---- the turn, with fence = broker */
+
+/*
+ * What began has not ended in time, or nobody knows how: the next producer of the id sees to its
+ * end.
+ */
+static void give_up(sink *sink, const rd_kafka_error_t *error)
+{
+	kafka_problem(&sink->watch, rd_kafka_error_code(error), sink->fatal);
+	sink->again_ms = runtime_now_ms() + runtime_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+	producer_free(sink);
+}
+
+static void begin(sink *sink)
+{
+	sink->begun_ms = runtime_now_ms();
+}
+
+/* Not fatal (replace_where_fatal sees to those), and not to be called again. */
+static bool is_hopeless(const sink *sink, const rd_kafka_error_t *error)
+{
+	return !rd_kafka_error_is_fatal(error) &&
+	       (!rd_kafka_error_is_retriable(error) || runtime_now_ms() - sink->begun_ms >= sink->settings.timeout_ms);
+}
+
+/*
+ * When it succeeds all producers before this one are fenced, and their transactions have ended.
+ * Where it takes longer it is called again.
+ */
+static void take_turn(sink *sink)
+{
+	rd_kafka_error_t *error = rd_kafka_init_transactions(sink->producer, STEP_MS);
+
+	sink->has_turn = error == NULL;
+	if (error != NULL && is_hopeless(sink, error)) {
+		give_up(sink, error);
+	}
+	rd_kafka_error_destroy(error);
+}
+
+static void end_transaction(sink *sink)
+{
+	if (sink->ending == END_UNASKED) {
+		sink->ending = sink->is_guilty ? END_ABORT : END_COMMIT;
+	}
+	bool aborts = sink->ending == END_ABORT;
+	rd_kafka_error_t *error = aborts ? rd_kafka_abort_transaction(sink->producer, STEP_MS)
+	                                 : rd_kafka_commit_transaction(sink->producer, STEP_MS);
+
+	if (error == NULL && aborts) {
+		aborted(sink);
+	} else if (error == NULL) {
+		kafka_watch_clear(&sink->watch);
+		sink->fatal_count = 0;
+		transaction_ended(sink, SINK_DELIVERED, "");
+	} else if (!aborts && rd_kafka_error_txn_requires_abort(error)) {
+		sink->ending = END_ABORT;
+		sink->cause = rd_kafka_error_code(error);
+	} else if (is_hopeless(sink, error)) {
+		give_up(sink, error);
+	}
+	rd_kafka_error_destroy(error);
+}
+
+/*
+ * Waits longer than it is asked to: librdkafka loses track where the end of a transaction is asked
+ * for again and again within milliseconds.
+ */
+static void serve_turn(sink *sink, int timeout_ms)
+{
+	bool may_begin = sink->is_wanted && !sink->has_turn && runtime_now_ms() < sink->permit_ms;
+
+	if (sink->is_open) {
+		end_transaction(sink);
+	} else if (may_begin) {
+		take_turn(sink);
+	} else {
+		rd_kafka_poll(sink->producer, timeout_ms);
+	}
+}
+
+/* Sees to it that there is an open transaction; *is_full: not now. */
+static rd_kafka_resp_err_t open_transaction(sink *sink, bool *is_full)
+{
+	rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+
+	if (!sink->has_turn && !sink->is_wanted) {
+		sink->is_wanted = true;
+		begin(sink);
+	}
+	*is_full = sink->ending != END_UNASKED || sink->is_failed || !sink->has_turn;
+	if (!*is_full && !sink->is_open) {
+		rd_kafka_error_t *error = rd_kafka_begin_transaction(sink->producer);
+		code = error == NULL ? code : rd_kafka_error_code(error);
+		rd_kafka_error_destroy(error);
+		sink->is_open = code == RD_KAFKA_RESP_ERR_NO_ERROR;
+		begin(sink);
+	}
+	return code;
+}
+
+/* ---- the interface */
+
+static void sink_close(sink *sink)
+{
+	if (sink == NULL) {
+		return;
+	}
+	producer_free(sink);
+	kafka_partitions_free(sink->partitions);
+	free(sink->places);
+	free(sink);
+}
+
+static bool sink_open(const speaker *speaker, const config *config, const config_section *section, sink **result,
+                      char **problem)
+{
+	sink *sink = calloc(1, sizeof *sink);
+
+	*problem = NULL;
+	if (sink != NULL) {
+		sink->config = config;
+		sink->section = section;
+		sink->watch = (kafka_watch){.speaker = speaker, .user = sink};
+		sink->finished_end = &sink->finished;
+		sink->permit_ms = INT64_MAX;
+		sink->partitions = kafka_partitions_new();
+		sink->places = calloc(IN_FLIGHT_MAX, sizeof *sink->places);
+	}
+	if (sink != NULL && sink->places != NULL && read_settings(config, section, &sink->settings, problem) &&
+	    producer_new(sink, problem)) {
+		for (size_t i = 0; i < IN_FLIGHT_MAX; i++) {
+			sink->places[i].next = sink->unused;
+			sink->unused = &sink->places[i];
+		}
+		*result = sink;
+		return true;
+	}
+	if (*problem == NULL) {
+		*problem = config_problem(config, section, NULL, "memory is out");
+	}
+	sink_close(sink);
+	return false;
+}
+
+/* A copy of a dead event is for people. */
+static bool is_tombstone(const sink *sink, const sink_message *message)
+{
+	static const char null[] = "null";
+
+	return sink->settings.null_payload == NULL_TOMBSTONE && !message->is_dead_copy && !message->is_bytes &&
+	       message->body.length == strlen(null) && memcmp(message->body.data, null, strlen(null)) == 0;
+}
+
+static rd_kafka_headers_t *headers_of(const sink_message *message, bool has_value)
+{
+	rd_kafka_headers_t *headers = rd_kafka_headers_new(message->header_count + HEADERS_EXTRA);
+
+	if (message->content_type != NULL && has_value) {
+		rd_kafka_header_add(headers, "content-type", -1, message->content_type, -1);
+	}
+	for (size_t i = 0; i < message->header_count; i++) {
+		rd_kafka_header_add(headers, message->headers[i].name, -1, message->headers[i].value, -1);
+	}
+	return headers;
+}
+
+/* The event's own word, or the partitioner's. False: it is no number. */
+static bool partition_of(const sink *sink, const sink_message *message, int32_t *partition)
+{
+	*partition = RD_KAFKA_PARTITION_UA;
+	bool looks = sink->settings.partition_header != NULL && !message->is_dead_copy;
+	for (size_t i = 0; looks && i < message->header_count; i++) {
+		const char *value = message->headers[i].value;
+		if (strcasecmp(message->headers[i].name, sink->settings.partition_header) == 0) {
+			size_t digits = strspn(value, "0123456789");
+			*partition = (int32_t)strtol(value, NULL, 10);
+			return digits > 0 && digits < 10 && value[digits] == '\0';
+		}
+	}
+	return true;
+}
+
+static rd_kafka_resp_err_t produce(const sink *sink, rd_kafka_t *producer, const sink_message *message, place *place)
+{
+	int32_t partition;
+	if (!partition_of(sink, message, &partition)) {
+		return RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION;
+	}
+	int64_t time_ms = sink->settings.time == TIME_EMITTED ? message->created_ms : 0; /* 0: now */
+	bool has_value = !is_tombstone(sink, message);
+	rd_kafka_headers_t *headers = headers_of(message, has_value);
+	once_bytes value = has_value ? message->body : (once_bytes){0};
+	size_t key_bytes = message->key == NULL ? 0 : strlen(message->key);
+	rd_kafka_resp_err_t error =
+	    rd_kafka_producev(producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_PARTITION(partition),
+	                      RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(message->key, key_bytes),
+	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)value.data, value.length), RD_KAFKA_V_TIMESTAMP(time_ms),
+	                      RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
+
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		rd_kafka_headers_destroy(headers);
+	}
+	return error;
+}
+
+/* Kafka's own rule; librdkafka would wait for such a topic to appear. */
+static bool topic_fits(const char *topic)
+{
+	size_t length = strlen(topic);
+
+	return length > 0 && length <= 249 && strcmp(topic, ".") != 0 && strcmp(topic, "..") != 0 &&
+	       strspn(topic, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == length;
+}
+
+static bool sink_send(sink *sink, sink_message *message)
+{
+	place *place = sink->unused;
+	bool is_full = false;
+
+	replace_where_fatal(sink);
+	replace_where_narrow(sink);
+	if (place == NULL) {
+		return false;
+	}
+	place->message = message;
+	place->problem[0] = '\0';
+	place->order = ++sink->sends;
+	place->sent_ms = runtime_now_ms();
+	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
+	rd_kafka_t *producer = producer_for(sink, message, &place->is_single);
+	if (producer == NULL) {
+		error = RD_KAFKA_RESP_ERR__FATAL;
+	} else if (topic_fits(message->destination)) {
+		error = sink->settings.fence == FENCE_BROKER ? open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
+		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(sink, producer, message, place) : error;
+	}
+	/* A transaction that has failed takes no more, whatever the reason. */
+	if (is_full || (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) ||
+	    (error == RD_KAFKA_RESP_ERR__STATE && sink->is_open)) {
+		return false;
+	}
+	sink->unused = place->next;
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		sink->in_flight++;
+		sink->singles_in_flight += producer == sink->singles;
+		place->is_out = true;
+		return true;
+	}
+	if (error == RD_KAFKA_RESP_ERR__QUEUE_FULL) {
+		snprintf(place->problem, sizeof place->problem,
+		         "%zu bytes are more than kafka.queue.buffering.max.kbytes allows", message->body.length);
+	} else if (error == RD_KAFKA_RESP_ERR__FATAL) {
+		snprintf(place->problem, sizeof place->problem, "%s", sink->fatal);
+	} else if (error == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION) {
+		snprintf(place->problem, sizeof place->problem, "the header %.100s holds no partition of the topic",
+		         sink->settings.partition_header);
+	} else if (error == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE) {
+		snprintf(place->problem, sizeof place->problem,
+		         "%zu bytes and headers are more than kafka.message.max.bytes allows", message->body.length);
+	}
+	bool is_away = error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__STATE || is_fence(error);
+	finish(sink, place, error, sink->is_fenced ? SINK_FENCED : is_away ? SINK_UNAVAILABLE : SINK_REFUSED);
+	return true;
+}
+
+static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t most)
+{
+	size_t count = 0;
+	int wait_ms = sink->finished == NULL ? timeout_ms : 0;
+
+	if (sink->producer != NULL && sink->settings.fence == FENCE_BROKER) {
+		serve_turn(sink, wait_ms);
+	} else if (sink->producer != NULL) {
+		hear(sink, wait_ms);
+	} else if (sink->finished == NULL) {
+		runtime_sleep(timeout_ms);
+	}
+	replace_where_fatal(sink);
+	while (count < most && sink->finished != NULL) {
+		place *place = sink->finished;
+		sink_result *result = &results[count++];
+		result->message = place->message;
+		result->verdict = place->verdict;
+		result->retry_after_ms = -1;
+		result->problem[0] = '\0';
+		if (place->problem[0] != '\0') {
+			memcpy(result->problem, place->problem, sizeof result->problem);
+		} else if (place->verdict != SINK_DELIVERED) {
+			kafka_problem(&sink->watch, place->error, result->problem);
+		}
+		sink->finished = place->next;
+		if (sink->finished == NULL) {
+			sink->finished_end = &sink->finished;
+		}
+		place->next = sink->unused;
+		sink->unused = place;
+	}
+	return count;
+}
+
+/*
+ * librdkafka cannot be told to hold back what it has. But a producer that has ended sends nothing
+ * again: the next one begins with nothing.
+ */
+static void sink_permit(sink *sink, int64_t until_ms)
+{
+	sink->permit_ms = until_ms;
+	if (until_ms == 0) {
+		producer_free(sink);
+		sink->is_fenced = false;
+	}
+}
+
+const sink_class sink_kafka = {
+    .name = "kafka",
+    .options = options,
+    .in_flight = 4000,
+    .open = sink_open,
+    .check = check,
+    .note = note,
+    .send = sink_send,
+    .poll = sink_poll,
+    .permit = sink_permit,
+    .close = sink_close,
+};

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * metrics_server.c: see metrics_server.h. libmicrohttpd, a thread to each connection: a scrape that
+ * waits for the database keeps nobody from /health. The socket is ours, so that the port and the
+ * reason why there is none are known.
+ */
+#include "metrics_server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "openmetrics.h"
+#include "runtime.h"
+
+enum {
+	CONNECTIONS_MAX = 16,
+	TIMEOUT_S = 10, /* of a connection that says nothing */
+	CONNECTION_BYTES = 16384,
+	BACKLOG = 64,
+	ADDRESS_BYTES = INET6_ADDRSTRLEN + 16
+};
+
+struct metrics_server {
+	struct MHD_Daemon *daemon;
+	metrics *metrics;
+	metrics_source source;
+	char address[ADDRESS_BYTES];
+};
+
+/* ---- the address */
+
+typedef struct address {
+	struct sockaddr_storage storage;
+	socklen_t length;
+} address;
+
+/* Numbers, and localhost, which is 127.0.0.1: nothing that would have to be looked up. */
+static bool parse(const char *text, address *result)
+{
+	struct addrinfo hints = {
+	    .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+	struct addrinfo *found = NULL;
+	char host[INET6_ADDRSTRLEN + 16];
+	const char *colon = strrchr(text, ':');
+	size_t length = colon == NULL ? 0 : (size_t)(colon - text);
+	bool brackets = length >= 2 && text[0] == '[' && text[length - 1] == ']';
+
+	if (length == 0 || length >= sizeof host || colon[1] == '\0' ||
+	    strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 || atoi(colon + 1) > 65535) {
+		return false;
+	}
+	snprintf(host, sizeof host, "%.*s", (int)(brackets ? length - 2 : length), brackets ? text + 1 : text);
+	if (brackets != (strchr(host, ':') != NULL) || strcmp(host, "*") == 0) {
+		return false;
+	}
+	if (getaddrinfo(strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, colon + 1, &hints, &found) != 0) {
+		return false;
+	}
+	memcpy(&result->storage, found->ai_addr, found->ai_addrlen);
+	result->length = found->ai_addrlen;
+	freeaddrinfo(found);
+	return true;
+}
+
+bool metrics_address_is_good(const char *text)
+{
+	address ignored;
+
+	return parse(text, &ignored);
+}
+
+/* As it is bound: with the port that port 0 became. */
+static bool shown(int fd, char text[ADDRESS_BYTES])
+{
+	struct sockaddr_storage storage = {0};
+	socklen_t length = sizeof storage;
+	char host[INET6_ADDRSTRLEN + 2];
+	char port[8];
+
+	if (getsockname(fd, (struct sockaddr *)&storage, &length) != 0 ||
+	    getnameinfo((struct sockaddr *)&storage, length, host, sizeof host, port, sizeof port,
+	                NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+		return false;
+	}
+	snprintf(text, ADDRESS_BYTES, storage.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+	return true;
+}
+
+/* -1: errno. */
+static int listen_at(const address *address)
+{
+	int one = 1;
+	int fd = socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0 &&
+	    (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+	     bind(fd, (const struct sockaddr *)&address->storage, address->length) != 0 || listen(fd, BACKLOG) != 0)) {
+		int problem = errno;
+		close(fd);
+		errno = problem;
+		fd = -1;
+	}
+	return fd;
+}
+
+/* ---- answering */
+
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type, char *text,
+                              size_t length, enum MHD_ResponseMemoryMode mode)
+{
+	struct MHD_Response *response = MHD_create_response_from_buffer(length, text, mode);
+
+	if (response == NULL) {
+		if (mode == MHD_RESPMEM_MUST_FREE) {
+			free(text);
+		}
+		return MHD_NO;
+	}
+	enum MHD_Result result = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	if (result == MHD_YES && status == MHD_HTTP_METHOD_NOT_ALLOWED) {
+		result = MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	}
+	if (result == MHD_YES) {
+		result = MHD_queue_response(connection, status, response);
+	}
+	MHD_destroy_response(response);
+	return result;
+}
+
+static enum MHD_Result say(struct MHD_Connection *connection, unsigned status, const char *text)
+{
+	return answer(connection, status, "text/plain; charset=utf-8", (char *)(uintptr_t)text, strlen(text),
+	              MHD_RESPMEM_PERSISTENT);
+}
+
+static enum MHD_Result answer_metrics(const metrics_server *server, struct MHD_Connection *connection)
+{
+	size_t length = 0;
+	metrics *more = server->source.collect == NULL ? NULL : server->source.collect(server->source.argument);
+	char *text = metrics_write(server->metrics, more, &length);
+
+	metrics_free(more);
+	const char *accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+	bool open = accept != NULL && openmetrics_accepted((http_text){.data = accept, .length = strlen(accept)});
+	text = open ? text : openmetrics_to_prometheus(text, &length);
+	if (text == NULL) {
+		return say(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+	}
+	return answer(connection, MHD_HTTP_OK, open ? OPENMETRICS_TYPE : PROMETHEUS_TYPE, text, length,
+	              MHD_RESPMEM_MUST_FREE);
+}
+
+static enum MHD_Result on_request(void *argument, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *upload, size_t *upload_length,
+                                  void **state)
+{
+	static int seen;
+
+	(void)version;
+	(void)upload;
+	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
+		return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
+	}
+	if (*state == NULL) {
+		/* the headers are in; answered at the next call, with any body, which nobody reads */
+		*state = &seen;
+		return MHD_YES;
+	}
+	if (*upload_length > 0) {
+		*upload_length = 0;
+		return MHD_YES;
+	}
+	if (strcmp(url, "/metrics") == 0) {
+		return answer_metrics(argument, connection);
+	}
+	if (strcmp(url, "/health") == 0) {
+		return say(connection, MHD_HTTP_OK, "ok\n");
+	}
+	if (strcmp(url, "/once/ready") == 0) {
+		const char *problem = runtime_unready();
+		return problem == NULL ? say(connection, MHD_HTTP_OK, "ready\n")
+		                       : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, problem);
+	}
+	return say(connection, MHD_HTTP_NOT_FOUND, "/metrics, /health and /once/ready\n");
+}
+
+/* ---- the server */
+
+static char *format_problem(const char *address, const char *reason)
+{
+	char *text = NULL;
+
+	return asprintf(&text, "cannot serve metrics at %s: %s", address, reason) < 0 ? NULL : text;
+}
+
+metrics_server *metrics_server_start(const char *text, metrics *metrics, const metrics_source *source, char **problem)
+{
+	metrics_server *server = calloc(1, sizeof *server);
+	address address;
+	int fd = -1;
+
+	if (server == NULL || !parse(text, &address)) {
+		*problem = format_problem(text, server == NULL ? strerror(ENOMEM) : "it is no ADDRESS:PORT");
+		goto failed;
+	}
+	fd = listen_at(&address);
+	if (fd < 0 || !shown(fd, server->address)) {
+		*problem = format_problem(text, strerror(errno));
+		goto failed;
+	}
+	server->metrics = metrics;
+	server->source = source == NULL ? (metrics_source){0} : *source;
+	server->daemon =
+	    MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL, NULL,
+	                     on_request, server, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+	                     (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+	                     MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+	if (server->daemon == NULL) {
+		*problem = format_problem(text, "its thread cannot be started");
+		goto failed;
+	}
+	return server;
+
+failed:
+	if (fd >= 0) {
+		close(fd);
+	}
+	free(server);
+	return NULL;
+}
+
+const char *metrics_server_address(const metrics_server *server)
+{
+	return server->address;
+}
+
+void metrics_server_stop(metrics_server *server)
+{
+	if (server != NULL) {
+		MHD_stop_daemon(server->daemon); /* closes the socket too */
+		free(server);
+	}
+}
