@@ -131,7 +131,7 @@ func TestATransactionThatIsGoneLeavesADoubtAndNoSecondEffect(t *testing.T) {
 		}
 		s.isProblem(s.post(name, ""), "in-doubt")
 		s.ran(1)
-		if said := reason(t, at, name); said != "in_doubt transaction_ended the effect ended the transaction by itself" {
+		if said := reason(t, at, name); said != "in_doubt transaction_ended the handler has ended the transaction that it was given: what it did may be committed" {
 			t.Fatal(said)
 		}
 		if name != "rolled-back" {

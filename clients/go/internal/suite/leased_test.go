@@ -101,7 +101,7 @@ func TestAHandlerUnderALeaseWhoseTimeIsOverLeavesADoubt(t *testing.T) {
 	for _, key := range []string{"heeds", "ignores"} {
 		s.isProblem(s.post(key, ""), "in-doubt")
 		s.isProblem(s.post(key, ""), "in-doubt")
-		if said := reason(t, at, key); !strings.HasPrefix(said, "in_doubt timed_out ") {
+		if said := reason(t, at, key); !strings.HasPrefix(said, "in_doubt no_answer ") {
 			t.Fatal(said)
 		}
 		s.ran(1)
