@@ -176,7 +176,7 @@ def test_many_large_messages_take_little_memory(brokers, kind, db, tmp_path):
 def test_a_message_that_is_larger_than_the_bound_passes_alone(brokers, kind, db, tmp_path):
     db.execute(HANDLER)
     broker = brokers(kind)
-    sizes = [100, 1000, 12 * MB, 1000, 1000, 12 * MB, 12 * MB, 200]
+    sizes = [100, 1000, 6 * MB, 1000, 1000, 6 * MB, 6 * MB, 200]
     broker.fill([body(number, size) for number, size in enumerate(sizes)])
     with consuming(broker, db, tmp_path, memory="4M"):
         wait_applied(db, len(sizes))

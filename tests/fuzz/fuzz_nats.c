@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <strings.h>
 
 #include "../../broker/broker.h"
 #include "../../broker/nats.h"
@@ -66,7 +67,10 @@ static void check_own_reply(input *in)
 	end(made);
 }
 
-/* What is copied has every header but those that steer the server, each on a line of its own. */
+/*
+ * What is copied has every header but those that steer the server, each on a line of its own; the
+ * content type by the name that the relay gives it.
+ */
 static void check_headers(input *in)
 {
 	natsMsg *message = message_with("$JS.ACK.ORDERS.durable.1.1.1.1.0"), *copy = NULL;
@@ -92,6 +96,7 @@ static void check_headers(input *in)
 				must(natsMsgHeader_Get(copy, name, &value) != NATS_OK);
 				continue;
 			}
+			name = strcasecmp(name, "content-type") == 0 ? "Content-Type" : name;
 			must(natsMsgHeader_Get(copy, name, &value) == NATS_OK);
 			must(strpbrk(value, "\r\n") == NULL);
 		}

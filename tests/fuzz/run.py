@@ -39,7 +39,7 @@ TARGETS = {
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 # lib/http's http.h and runtime's have one name: which one is meant is for the order to say.
 FOLDERS = {name: ["include", "lib/shared", "lib/src", "lib/http", "runtime", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
-OTHERS = ["include", "lib/shared", "runtime", "lib/src", "consume", "relay", "broker", "cli"]
+OTHERS = ["include", "lib/shared", "runtime", "lib/src", "consume", "relay", "broker", "cli", "lib/http"]
 LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "runtime/libruntime.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
 PACKAGES = ["libpq", "jansson", "libcurl", "libmicrohttpd", "rdkafka", "librabbitmq", "libnats", "libssl", "libcrypto"]
 

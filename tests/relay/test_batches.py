@@ -8,7 +8,7 @@ from harness.kafka import Kafka
 
 from .running import Relay, by_key, passed_all
 
-EVENTS, AGGREGATES, BODY_BYTES, TOPIC_BYTES = 20000, 2500, 5000, 20000
+EVENTS, AGGREGATES, BODY_BYTES, TOPIC_BYTES = 6000, 750, 5000, 20000
 FEW = 400
 BODY = f"jsonb_build_object('n', i, 'rest', repeat('x', {BODY_BYTES}))"
 
