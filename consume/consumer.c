@@ -167,9 +167,6 @@ static bool take(consumer *consumer)
 		note_source(consumer, state, problem);
 	}
 	assert(count <= most);
-	if (consumer->settings.class->deleted != NULL) {
-		metric_count(consumer->counts.lost, consumer->settings.class->deleted(consumer->source));
-	}
 	if (count > 0) {
 		metric_count(consumer->counts.batches, 1);
 		metric_count(consumer->counts.messages, count);

@@ -156,11 +156,6 @@ typedef struct source_class {
 	 */
 	bool (*stalled)(source *source, char problem[256]);
 	/*
-	 * How many messages the broker has deleted before they were read, at most, of which it was not
-	 * told yet. NULL: the source cannot know.
-	 */
-	uint64_t (*deleted)(source *source);
-	/*
 	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key
 	 * of the same broker, and waits at most timeout_ms. True: the broker has acknowledged it.
 	 * False: it may or may not have it.

@@ -24,7 +24,6 @@
 #include "kafka.h"
 #include "kafka_producer.h"
 #include "kafka_progress.h"
-#include "kafka_start.h"
 #include "kafka_watchdog.h"
 
 enum {
@@ -42,18 +41,14 @@ enum {
 typedef struct settings {
 	kafka_options kafka; /* first */
 	const char *topics, *group;
-	int64_t forgotten, stalled_ms;
+	int64_t stalled_ms;
 } settings;
-enum {
-	FORGOTTEN_APPLY = 1
-};
 
 /* clang-format off */
 static const config_option options[] = {
 	KAFKA_OPTION_ROWS,
 	{.name = "topics", .kind = CONFIG_TEXT, .offset = offsetof(settings, topics), .required = true, .help = "the topics to read, separated by commas; one that begins with ^ is a regular expression"},
 	{.name = "group", .kind = CONFIG_TEXT, .offset = offsetof(settings, group), .help = "the consumer group, whose members share the partitions; default: the section's name"},
-	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "where the group of a consumer that has run before has no offset for a partition (it has expired, the topic is new to the consumer), and that begins with older messages than the inbox remembers (the scope's retention): refuse to read it, or apply those messages, perhaps for the second time"},
 	STALLED_OPTION_ROW(settings, "a partition"),
 	{0}};
 
@@ -118,13 +113,7 @@ struct source {
 	uint64_t serial;
 	progress *progress;
 	watchdog watchdog;
-	int assigned;                            /* partitions that are read */
-	rd_kafka_topic_partition_list_t *coming; /* ours, and not begun yet */
-	bool coming_incremental;
-	int64_t begin_at_ms; /* not before */
-	start_rules rules;
-	bool has_run;     /* the consumer, before this process */
-	uint64_t deleted; /* messages before they were read, not told yet */
+	int assigned; /* partitions */
 	bool lost;
 	int64_t checked_ms;
 	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
@@ -182,11 +171,8 @@ static void commit_failed(source *source, rd_kafka_event_t *event)
 
 	kafka_problem(&source->watch, error, problem);
 	runtime_log(source->speaker, RUNTIME_WARNING, "commit-failed", "problem=%s", runtime_quote(problem, quoted));
-	for (int i = 0; failed != NULL && i < failed->cnt; i++) {
-		const rd_kafka_topic_partition_t *each = &failed->elems[i];
-		if (progress_find(source->progress, each->topic, each->partition) != NULL) {
-			want(source->wanted, each->topic, each->partition, each->offset);
-		}
+	for (int i = 0; failed != NULL && i < failed->cnt && source->assigned > 0; i++) {
+		want(source->wanted, failed->elems[i].topic, failed->elems[i].partition, failed->elems[i].offset);
 	}
 	source->commit_at_ms = runtime_now_ms() + REPEAT_MS;
 }
@@ -276,11 +262,11 @@ static void lead_messages(source *source, const rd_kafka_topic_partition_t *part
 	}
 }
 
-/* With none, the group has its answer all the same. */
-static void begin_reading(source *source, const rd_kafka_topic_partition_list_t *partitions, bool incremental)
+static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
 	for (int i = 0; i < partitions->cnt; i++) {
 		lead_messages(source, &partitions->elems[i]);
+		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
 	}
 	if (incremental) {
 		rd_kafka_error_destroy(rd_kafka_incremental_assign(source->client, partitions));
@@ -294,136 +280,19 @@ static void begin_reading(source *source, const rd_kafka_topic_partition_list_t 
 	}
 }
 
-static const char *group_of(const source *source)
+static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
-	return source->settings.group == NULL ? source->section->name : source->settings.group;
-}
-
-/* A message that the inbox has forgotten would be applied again. */
-static void refuse(source *source, progress *progress)
-{
-	char group[RUNTIME_QUOTE_BYTES], quoted[RUNTIME_QUOTE_BYTES];
-
-	progress->refused = true;
-	snprintf(
-	    source->trouble, sizeof source->trouble,
-	    "%.100s: the group has no offset there, and it begins with messages that the inbox may have forgotten: set "
-	    "the group's offset, or say forgotten = apply",
-	    progress->part);
-	runtime_log(source->speaker, RUNTIME_ERROR, "refused", "topic=%s partition=%" PRId32 " group=%s problem=%s",
-	            progress->topic, progress->partition, runtime_quote(group_of(source), group),
-	            runtime_quote(source->trouble, quoted));
-}
-
-/* The group has its offset at once: a consumer that runs for the first time has begun here. */
-static void begin_anew(source *source, const start *start, bool has_run)
-{
-	char group[RUNTIME_QUOTE_BYTES];
-
-	want(source->wanted, start->topic, start->partition, start->anew);
-	runtime_log(source->speaker, has_run && source->rules.reset == RD_KAFKA_OFFSET_END ? RUNTIME_WARNING : RUNTIME_INFO,
-	            "begun", "topic=%s partition=%" PRId32 " offset=%" PRId64 " group=%s hint=\"the group had no offset\"",
-	            start->topic, start->partition, start->anew, runtime_quote(group_of(source), group));
-}
-
-/*
- * Those that are coming, if the broker says where they begin. All at once, since without
- * `incremental` librdkafka begins the whole list anew. Else it is asked again, once in REPEAT_MS.
- */
-static void begin(source *source)
-{
-	rd_kafka_topic_partition_list_t *coming = source->coming;
-	char problem[BROKER_PROBLEM_BYTES], quoted[RUNTIME_QUOTE_BYTES];
-
-	if (coming->cnt == 0 || runtime_now_ms() < source->begin_at_ms) {
-		return;
-	}
-	start_rules rules = source->rules;
-	rules.remembered_ms = source->has_run && source->settings.forgotten != FORGOTTEN_APPLY ? rules.remembered_ms : 0;
-	start *starts = memory_take((size_t)coming->cnt * sizeof *starts);
-	if (!starts_ask(source->client, &rules, coming, starts, problem)) {
-		if (strcmp(problem, source->trouble) != 0) {
-			memcpy(source->trouble, problem, sizeof problem);
-			runtime_log(source->speaker, RUNTIME_WARNING, "trouble", "problem=%s", runtime_quote(problem, quoted));
-		}
-		source->begin_at_ms = runtime_now_ms() + REPEAT_MS;
-		free(starts);
-		return;
-	}
-	rd_kafka_topic_partition_list_t *begins = rd_kafka_topic_partition_list_new(coming->cnt);
-	for (int i = 0; i < coming->cnt; i++) {
-		progress *progress = progress_of(&source->progress, starts[i].topic, starts[i].partition);
-		if (!starts[i].is_forgotten) {
-			rd_kafka_topic_partition_list_add(begins, starts[i].topic, starts[i].partition)->offset =
-			    starts[i].anew >= 0 ? starts[i].anew : RD_KAFKA_OFFSET_INVALID;
-			progress->expected = starts[i].anew >= 0 ? starts[i].anew : starts[i].committed;
-		}
-		if (!starts[i].is_forgotten && starts[i].anew >= 0) {
-			begin_anew(source, &starts[i], source->has_run);
-		}
-	}
-	begin_reading(source, begins, source->coming_incremental);
-	for (int i = 0; i < coming->cnt; i++) {
-		if (starts[i].is_forgotten) {
-			refuse(source, progress_of(&source->progress, starts[i].topic, starts[i].partition));
-		}
-	}
-	rd_kafka_topic_partition_list_destroy(begins);
-	rd_kafka_topic_partition_list_destroy(coming);
-	source->coming = rd_kafka_topic_partition_list_new(16);
-	free(starts);
-}
-
-/* The group gets its answer at once, so that nobody waits for what the broker does not say. */
-static void assign(source *source, const rd_kafka_topic_partition_list_t *partitions, bool incremental)
-{
-	for (int i = 0; i < partitions->cnt; i++) {
-		const rd_kafka_topic_partition_t *each = &partitions->elems[i];
-		(void)progress_of(&source->progress, each->topic, each->partition);
-		rd_kafka_topic_partition_list_add(source->coming, each->topic, each->partition);
-	}
-	source->coming_incremental = incremental;
-	source->begin_at_ms = 0;
-	begin(source);
-	if (source->coming->cnt > 0 || partitions->cnt == 0) {
-		rd_kafka_topic_partition_list_t *none = rd_kafka_topic_partition_list_new(1);
-		begin_reading(source, none, incremental);
-		rd_kafka_topic_partition_list_destroy(none);
-	}
-}
-
-/* Those of them that are read. The others, which are coming or refused, are let go here. */
-static rd_kafka_topic_partition_list_t *begun_of(source *source, const rd_kafka_topic_partition_list_t *partitions)
-{
-	rd_kafka_topic_partition_list_t *begun = rd_kafka_topic_partition_list_new(partitions->cnt);
-
-	for (int i = 0; i < partitions->cnt; i++) {
-		const rd_kafka_topic_partition_t *each = &partitions->elems[i];
-		const progress *progress = progress_find(source->progress, each->topic, each->partition);
-		if (!rd_kafka_topic_partition_list_del(source->coming, each->topic, each->partition) && progress != NULL &&
-		    !progress->refused) {
-			rd_kafka_topic_partition_list_add(begun, each->topic, each->partition);
-		}
-	}
-	return begun;
-}
-
-static void revoke(source *source, const rd_kafka_topic_partition_list_t *partitions, bool incremental)
-{
-	rd_kafka_topic_partition_list_t *begun = begun_of(source, partitions);
-
 	if (!rd_kafka_assignment_lost(source->client)) {
 		commit_all(source); /* else the next owner begins before what is done */
 	}
 	lose_partitions(source, partitions);
 	if (incremental) {
-		rd_kafka_error_destroy(rd_kafka_incremental_unassign(source->client, begun));
-		source->assigned -= begun->cnt;
+		rd_kafka_error_destroy(rd_kafka_incremental_unassign(source->client, partitions));
+		source->assigned -= partitions->cnt;
 	} else {
 		rd_kafka_assign(source->client, NULL);
 		source->assigned = 0;
 	}
-	rd_kafka_topic_partition_list_destroy(begun);
 }
 
 /* Called by the client in our own calls of it. */
@@ -441,53 +310,6 @@ static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_top
 	}
 	runtime_log(source->speaker, RUNTIME_INFO, what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? "assigned" : "revoked",
 	            "partitions=%d now=%d", partitions->cnt, source->assigned);
-}
-
-/* ---- What was deleted before it was read ---- */
-
-/*
- * The next of a partition has that offset. What lies before it and below the partition's begin was
- * deleted by the broker. Gaps above the begin are what transactions and compaction leave.
- */
-static void look_for_loss(source *source, const char *topic, int32_t partition, int64_t offset)
-{
-	progress *progress = progress_find(source->progress, topic, partition);
-	int64_t low = -1, high = -1;
-
-	if (progress == NULL) {
-		return;
-	}
-	int64_t from = progress->expected;
-	progress->expected = offset;
-	if (offset < from) {
-		runtime_log(source->speaker, RUNTIME_WARNING, "went-back",
-		            "topic=%s partition=%" PRId32 " from=%" PRId64 " to=%" PRId64
-		            " hint=\"the broker has another log than before: what the inbox remembers is not applied again\"",
-		            topic, partition, from, offset);
-	}
-	/* The client knows the begin from what it has fetched last. */
-	if (from < 0 || offset <= from ||
-	    rd_kafka_get_watermark_offsets(source->client, topic, partition, &low, &high) != RD_KAFKA_RESP_ERR_NO_ERROR ||
-	    low <= from) {
-		return;
-	}
-	int64_t to = source->rules.reset == RD_KAFKA_OFFSET_END || low > offset ? offset : low;
-	source->deleted += (uint64_t)(to - from);
-	runtime_log(source->speaker, RUNTIME_ERROR, "lost-to-retention",
-	            "topic=%s partition=%" PRId32 " from=%" PRId64 " to=%" PRId64 " count=%" PRId64
-	            " hint=\"the broker deleted them before this group had read them\"",
-	            topic, partition, from, to, to - from);
-	/* So that the next start does not say it again. */
-	offset = lowest(&source->out, topic, partition, to);
-	want(source->wanted, topic, partition, lowest(&source->held, topic, partition, offset));
-}
-
-static uint64_t kafka_deleted(source *source)
-{
-	uint64_t deleted = source->deleted;
-
-	source->deleted = 0;
-	return deleted;
 }
 
 /* ---- Messages ---- */
@@ -526,12 +348,7 @@ static void wrap(source *source, rd_kafka_message_t *message)
 	made->message.coordinates = text;
 	add_headers(made, headers);
 	delivery_add(&source->held, made);
-	look_for_loss(source, topic, message->partition, message->offset);
-	progress *progress = progress_find(source->progress, topic, message->partition);
-	watchdog_read(&source->watchdog, progress, message->offset + 1);
-	if (progress != NULL) {
-		progress->expected = message->offset + 1;
-	}
+	watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset + 1);
 	source->trouble[0] = '\0';
 	kafka_watch_clear(&source->watch);
 }
@@ -544,7 +361,6 @@ static void take_error(source *source, const rd_kafka_message_t *message)
 
 	if (message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
 		const char *topic = rd_kafka_topic_name(message->rkt);
-		look_for_loss(source, topic, message->partition, message->offset);
 		watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset);
 		return;
 	}
@@ -572,7 +388,6 @@ static void serve_group(source *source)
 {
 	while (take(source, rd_kafka_consumer_poll(source->client, 0))) {
 	}
-	begin(source);
 }
 
 static void collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
@@ -738,16 +553,6 @@ static size_t kafka_positions(source *source, source_position *positions, size_t
 
 static bool kafka_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
 {
-	for (const progress *each = source->progress; each != NULL; each = each->next) {
-		if (each->refused) {
-			snprintf(
-			    problem, BROKER_PROBLEM_BYTES,
-			    "%.130s is not read: the group has no offset there, and it begins with messages that the inbox may "
-			    "have forgotten",
-			    each->part);
-			return true;
-		}
-	}
 	return watchdog_stalled(&source->watchdog, source->progress, problem, BROKER_PROBLEM_BYTES);
 }
 
@@ -784,7 +589,6 @@ static void kafka_close(source *source)
 	if (source->client != NULL) {
 		rd_kafka_topic_partition_list_destroy(source->wanted);
 		rd_kafka_topic_partition_list_destroy(source->acknowledged);
-		rd_kafka_topic_partition_list_destroy(source->coming);
 		rd_kafka_queue_destroy(source->messages);
 		rd_kafka_queue_destroy(source->answers);
 		rd_kafka_destroy(source->client);
@@ -793,23 +597,15 @@ static void kafka_close(source *source)
 	free(source);
 }
 
-/* The last, as librdkafka takes it; NULL: the section does not say. */
-static const char *said(const config_section *section, const char *property)
+static bool is_said(const config_section *section, const char *property)
 {
-	const char *value = NULL;
-
 	for (size_t i = 0; i < section->entry_count; i++) {
 		const char *name = section->entries[i].name;
 		if (strncmp(name, "kafka.", 6) == 0 && strcmp(name + 6, property) == 0) {
-			value = section->entries[i].value;
+			return true;
 		}
 	}
-	return value;
-}
-
-static bool is_said(const config_section *section, const char *property)
-{
-	return said(section, property) != NULL;
+	return false;
 }
 
 static bool set_default(const source *source, rd_kafka_conf_t *conf, const char *name, const char *value,
@@ -921,6 +717,7 @@ static bool start_client(source *source, char **problem)
 {
 	const config *config = source->config;
 	const config_section *section = source->section;
+	const char *group = source->settings.group == NULL ? section->name : source->settings.group;
 	rd_kafka_conf_t *conf;
 	char error[512];
 
@@ -932,7 +729,7 @@ static bool start_client(source *source, char **problem)
 		return false;
 	}
 	rd_kafka_conf_set_rebalance_cb(conf, rebalance);
-	if (rd_kafka_conf_set(conf, "group.id", group_of(source), error, sizeof error) == RD_KAFKA_CONF_OK) {
+	if (rd_kafka_conf_set(conf, "group.id", group, error, sizeof error) == RD_KAFKA_CONF_OK) {
 		source->client = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof error);
 	}
 	if (source->client == NULL) {
@@ -973,8 +770,6 @@ static bool kafka_open(const speaker *speaker, const config *config, const confi
 	    (kafka_producer){.speaker = speaker, .config = config, .section = section, .options = &made->settings.kafka};
 	made->wanted = rd_kafka_topic_partition_list_new(16);
 	made->acknowledged = rd_kafka_topic_partition_list_new(16);
-	made->coming = rd_kafka_topic_partition_list_new(16);
-	made->rules.reset = starts_reset(said(section, "auto.offset.reset"));
 	made->messages = rd_kafka_queue_new(made->client);
 	made->answers = rd_kafka_queue_new(made->client);
 	made->watchdog.after_ms = made->settings.stalled_ms;
@@ -986,12 +781,6 @@ static bool kafka_open(const speaker *speaker, const config *config, const confi
 	return true;
 }
 
-static void kafka_remember(source *source, int64_t remembered_ms, bool has_run)
-{
-	source->rules.remembered_ms = remembered_ms;
-	source->has_run = has_run;
-}
-
 const source_class source_kafka = {
     .name = "kafka",
     .options = options,
@@ -999,13 +788,11 @@ const source_class source_kafka = {
     .shares_order = true,
     .open = kafka_open,
     .check = check_section,
-    .remember = kafka_remember,
     .fetch = kafka_fetch,
     .acknowledge = kafka_acknowledge,
     .give_back = kafka_give_back,
     .positions = kafka_positions,
     .stalled = kafka_stalled,
-    .deleted = kafka_deleted,
     .publish = kafka_publish,
     .close = kafka_close,
 };

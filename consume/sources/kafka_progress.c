@@ -29,7 +29,6 @@ progress *progress_of(progress **list, const char *topic, int32_t partition)
 		made->partition = partition;
 		made->since_ms = runtime_now_ms();
 		made->committed = -1;
-		made->expected = -1;
 		memcpy(made->topic, topic, strlen(topic) + 1);
 		snprintf(made->part, sizeof made->part, "%s/%" PRId32, topic, partition);
 		*at = made;

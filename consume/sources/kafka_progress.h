@@ -22,8 +22,6 @@ typedef struct progress {
 	int64_t sent_ms;      /* that, as of the commit on its way */
 	int64_t committed;    /* the offset that the broker has of us; -1: unknown */
 	int64_t committed_ms; /* and the time of the last message before it; 0: unknown */
-	int64_t expected;     /* the offset that comes next, where no gap is; below 0: unknown */
-	bool refused;         /* it is not read: see kafka_start.h */
 	/* Of kafka_watchdog.c. */
 	int64_t read;           /* the offset that was read up to */
 	int64_t end;            /* the partition's; at most `read`: nothing is known to be left */

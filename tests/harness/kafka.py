@@ -212,16 +212,6 @@ class Kafka(Broker):
         with Admin(self.servers, group) as admin:
             return admin.committed(topic, partitions)
 
-    def commit(self, group, topic, partition, offset):
-        """As the group's, which has no member."""
-        with Admin(self.servers, group) as admin:
-            admin.commit(topic, partition, offset)
-
-    def forget(self, group):
-        """The group, which has no member, and its offsets: as if they had expired."""
-        with Admin(self.servers) as admin:
-            admin.delete_group(group)
-
     def allow(self, user, operation, topic):
         """For a broker with an authorizer: the user may "write", "describe" or "read" the topic."""
         with Admin(self.servers) as admin:
@@ -259,7 +249,7 @@ class Admin:
         for name in ("conf_new", "new", "NewTopic_new", "queue_new", "queue_poll", "event_CreateTopics_result",
                      "CreateTopics_result_topics", "topic_result_error_string", "event_error_string", "AclBinding_new",
                      "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error", "topic_partition_list_new",
-                     "DeleteRecords_new", "ConfigResource_new", "DeleteGroup_new"):  # fmt: skip
+                     "DeleteRecords_new", "ConfigResource_new"):  # fmt: skip
             getattr(lib, f"rd_kafka_{name}").restype = ctypes.c_void_p
         self.error = ctypes.create_string_buffer(512)
         conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
@@ -319,27 +309,6 @@ class Admin:
         lib.rd_kafka_topic_partition_list_destroy(asked)
         assert error == 0, f"the offsets of a group: error {error}"
         return found
-
-    def commit(self, topic, partition, offset):
-        lib = self.lib
-        offsets = ctypes.c_void_p(lib.rd_kafka_topic_partition_list_new(1))
-        lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), partition)
-        assert lib.rd_kafka_topic_partition_list_set_offset(offsets, topic.encode(), partition, ctypes.c_int64(offset)) == 0
-        error = lib.rd_kafka_commit(self.client, offsets, 0)
-        lib.rd_kafka_topic_partition_list_destroy(offsets)
-        assert error == 0, f"the offset of a group: error {error}"
-
-    def delete_group(self, group):
-        lib = self.lib
-        word = ctypes.c_void_p(lib.rd_kafka_DeleteGroup_new(group.encode()))
-        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
-        lib.rd_kafka_DeleteGroups(self.client, (ctypes.c_void_p * 1)(word), ctypes.c_size_t(1), None, queue)
-        lib.rd_kafka_DeleteGroup_destroy(word)
-        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
-        assert event, f"no answer to the deleting of group {group}"
-        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
-        lib.rd_kafka_event_destroy(event)
-        lib.rd_kafka_queue_destroy(queue)
 
     def delete_records(self, topic, partition, before):
         lib = self.lib
