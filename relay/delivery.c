@@ -456,10 +456,10 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	}
 }
 
-/* Nobody's fault: no attempt is counted. */
-static void try_again(pipeline *pipeline, event *event, const char *problem)
+/* Nobody's fault: no attempt is counted. wait_ms: not before; 0 or less: at once. */
+static void try_again(pipeline *pipeline, event *event, int64_t wait_ms, const char *problem)
 {
-	if (!event->known && !schedule_marked(pipeline->schedule, event)) {
+	if (wait_ms <= 0 && !event->known && !schedule_marked(pipeline->schedule, event)) {
 		schedule_put_back(pipeline->schedule, event);
 		return;
 	}
@@ -468,7 +468,9 @@ static void try_again(pipeline *pipeline, event *event, const char *problem)
 	 * fresh one stands behind one that was parked.
 	 */
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
-	if (!event->known || event->deferred) {
+	if (wait_ms > 0) {
+		park(pipeline, event, "waiting", event->attempts, wait_ms, problem);
+	} else if (!event->known || event->deferred) {
 		park(pipeline, event, "waiting", event->attempts, 0, event->known ? problem : NULL);
 	}
 	batch_remove(pipeline, event);
@@ -495,7 +497,7 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 			            runtime_quote(result->problem, quoted));
 		}
 	}
-	try_again(pipeline, event, result->problem);
+	try_again(pipeline, event, 0, result->problem);
 }
 
 /* Whoever has taken over reads again what is not settled. */
@@ -567,10 +569,10 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 			pipeline->is_fenced = true;
 			tell_fenced(pipeline, result->problem);
 		}
-		try_again(pipeline, event, result->problem);
+		try_again(pipeline, event, 0, result->problem);
 		break;
 	case SINK_WITHHELD:
-		try_again(pipeline, event, result->problem);
+		try_again(pipeline, event, result->retry_after_ms, result->problem);
 		break;
 	}
 }

@@ -69,7 +69,7 @@ typedef enum sink_verdict {
 typedef struct sink_result {
 	sink_message *message;
 	sink_verdict verdict;
-	int64_t retry_after_ms; /* as the receiver asks; -1: it does not say */
+	int64_t retry_after_ms; /* as the receiver asks, or until the sink takes it; -1: not said */
 	bool silent;            /* the receiver has not said anything; set by sinks with lanes alone */
 	char problem[256];      /* for people: what the broker said; "" when delivered */
 } sink_result;

@@ -50,6 +50,7 @@
 #define BACKOFF_FIRST_MS 500
 #define BACKOFF_MOST_MS 10000
 #define TRANSACTION_LEAST_MS 10000 /* Kafka aborts an older one by itself */
+#define AGAIN_MOST_MS 600000
 #define STEP_MS 1000
 #define ID_BYTES 512
 #define TOPIC_BYTES 250
@@ -135,8 +136,9 @@ typedef struct place {
 	sink_message *message;
 	uint64_t order; /* of send */
 	int64_t sent_ms;
-	bool is_out;    /* librdkafka has it */
-	bool is_single; /* it is a batch of its own */
+	int64_t again_ms; /* withheld for so long; -1: not at all */
+	bool is_out;      /* librdkafka has it */
+	bool is_single;   /* it is a batch of its own */
 	rd_kafka_resp_err_t error;
 	sink_verdict verdict;
 	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
@@ -503,6 +505,9 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
 	if (is_late(sink, place, report->err) && !(had_it && hung)) {
 		tell_late(sink, partition);
+		/* As long as the partition has taken nothing, so that what is for it leaves room for others. */
+		int64_t quiet_ms = kafka_partition_quiet_ms(partition);
+		place->again_ms = quiet_ms < AGAIN_MOST_MS ? quiet_ms : AGAIN_MOST_MS;
 		finish(sink, place, report->err, SINK_WITHHELD);
 		return;
 	}
@@ -922,6 +927,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	place->problem[0] = '\0';
 	place->order = ++sink->sends;
 	place->sent_ms = runtime_now_ms();
+	place->again_ms = -1;
 	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
 	rd_kafka_t *producer = producer_for(sink, message, &place->is_single);
 	if (producer == NULL) {
@@ -977,7 +983,7 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 		sink_result *result = &results[count++];
 		result->message = place->message;
 		result->verdict = place->verdict;
-		result->retry_after_ms = -1;
+		result->retry_after_ms = place->again_ms;
 		result->problem[0] = '\0';
 		if (place->problem[0] != '\0') {
 			memcpy(result->problem, place->problem, sizeof result->problem);

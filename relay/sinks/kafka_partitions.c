@@ -53,6 +53,7 @@ kafka_partition *kafka_partition_of(kafka_partitions *partitions, const char *to
 	size_t bytes = strlen(topic) + 1;
 	kafka_partition *made = memory_take(sizeof *made + bytes);
 	memcpy(made->topic, topic, bytes);
+	made->made_ms = runtime_now_ms();
 	made->number = number;
 	made->hash = hash;
 	made->next = *bucket;
@@ -72,6 +73,11 @@ bool kafka_partition_hung(const kafka_partition *partition, int64_t sent_ms, int
 	int64_t first_ms = partition->result_ms > sent_ms ? partition->result_ms : sent_ms;
 
 	return runtime_now_ms() - first_ms >= time_ms - time_ms / 4;
+}
+
+int64_t kafka_partition_quiet_ms(const kafka_partition *partition)
+{
+	return runtime_now_ms() - (partition->delivered_ms != 0 ? partition->delivered_ms : partition->made_ms);
 }
 
 bool kafka_partition_tells(kafka_partition *partition)

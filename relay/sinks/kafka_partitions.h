@@ -11,6 +11,7 @@
 typedef struct kafka_partition {
 	struct kafka_partition *next; /* in its bucket */
 	uint64_t hash;
+	int64_t made_ms;      /* when its first message had a result */
 	int64_t result_ms;    /* of the last message, whatever became of it; 0: none yet */
 	int64_t delivered_ms; /* of the last that was delivered; 0: none yet */
 	int64_t told_ms;      /* when the log said last that it is late; 0: never */
@@ -32,5 +33,7 @@ void kafka_partition_heard(kafka_partition *partition, bool is_delivered);
  * first of its partition? Before it is heard.
  */
 bool kafka_partition_hung(const kafka_partition *partition, int64_t sent_ms, int64_t time_ms);
+/* For so long it has taken nothing. */
+int64_t kafka_partition_quiet_ms(const kafka_partition *partition);
 /* May the log say now that it is late? Not again for a while. */
 bool kafka_partition_tells(kafka_partition *partition);
