@@ -13,9 +13,9 @@ BEGIN
             HINT = 'topic and event_type: 1 to 255 characters; scope and key: both or neither; headers: a JSON object.';
     END IF;
     IF payload_bytes IS NOT NULL AND once._is_content_type(content_type) IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: bytes need a content type',
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the content type is missing, or no content type',
             DETAIL = format('topic=%s content_type=%s', quote_nullable(left(topic, 80)), quote_nullable(left(content_type, 80))),
-            HINT = 'content_type: 1 to 255 visible ASCII characters, with spaces within, as application/x-protobuf.';
+            HINT = 'content_type: type/subtype, such as application/x-protobuf, in at most 255 visible ASCII characters.';
     END IF;
     -- What the index that keeps an event single holds.
     IF key IS NOT NULL AND octet_length(concat(tenant, scope, key, kind)) > 2600 THEN
