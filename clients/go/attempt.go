@@ -311,7 +311,7 @@ func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 	defer cancel()
 	var stored *bool
 	err := a.client.door.QueryRow(closing, Query{
-		SQL: `SELECT CASE WHEN c.verdict = 'new_claim' THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => $5::text,
+		SQL: `SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure') THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => $5::text,
     error_message => $6::text, tenant => $4::text) END
   FROM once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, takeover => false) AS c`,
 		Args: []any{a.scope, a.key, a.gone, a.options.tenant, reasonEnded.code, reasonEnded.message},

@@ -179,13 +179,16 @@ function fail({scope, key, tenant}, fence, retryable, {code, message, answer = {
     p.add(text(code), 'text')}, ${p.add(text(message), 'text')}, ${outcome(p, answer)}, tenant => ${p.add(tenant, 'text')})`, p.values];
 }
 
-/** In the transaction that has started it, after ROLLBACK TO: nobody knows what happened elsewhere. */
+/**
+ * Nobody knows what happened elsewhere. In the transaction that has started it, after ROLLBACK TO; or after that, where another attempt may
+ * have claimed it meanwhile: its claim is its own.
+ */
 function doubt({scope, key, tenant, print: known}, answer, {code, message} = reasons.UNCLEAR) {
   const p = new Parameters();
   const print = p.add(known, 'bytea');
   const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
-  return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, ${p.add(code, 'text')}, ${p.add(message, 'text')}, ${
-    outcome(p, answer)}, tenant => ${t})`, p.values];
+  return [`SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure', 'processing_stale') THEN once.fail(${s}, ${k}, c.fence, NULL, ${p.add(code, 'text')}, ${p.add(message, 'text')}, ${
+    outcome(p, answer)}, tenant => ${t}) END FROM once.claim(${s}, ${k}, ${print}, tenant => ${t}) AS c`, p.values];
 }
 
 const renew = ({scope, key, tenant}, fence, leaseMs) =>

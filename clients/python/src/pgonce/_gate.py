@@ -242,7 +242,7 @@ def public(answer: http.Response) -> http.Response:
 
 def check_held(length: int) -> None:
     if length > HOLD_MAX:
-        raise errors.UsageError(f"an answer of more than {HOLD_MAX} bytes cannot be held until it is stored")
+        raise errors.AnswerNotStored(f"an answer of more than {HOLD_MAX} bytes cannot be held until it is stored")
 
 
 def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:

@@ -86,11 +86,13 @@ FAIL = (
     + ", CAST($12 AS text), CAST($13 AS bytea))"
 )
 
-# scope, key, fingerprint, tenant, traceparent, status, why in a word and in a sentence: what is not known is claimed, and in doubt at once
+# scope, key, fingerprint, tenant, traceparent, status, why in a word and in a sentence: what is not known is claimed, and in doubt at once; the claim of another attempt is its own
 DOUBT = (
-    "SELECT once.fail(CAST($1 AS text), CAST($2 AS text), (once.claim(CAST($1 AS text), CAST($2 AS text),"
-    " CAST($3 AS bytea), tenant => CAST($4 AS text), traceparent => CAST($5 AS text))).fence, NULL, CAST($7 AS text), CAST($8 AS text),"
-    " response_status => CAST($6 AS integer), tenant => CAST($4 AS text))"
+    "SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure', 'processing_stale') THEN"
+    " once.fail(CAST($1 AS text), CAST($2 AS text), c.fence, NULL, CAST($7 AS text), CAST($8 AS text),"
+    " response_status => CAST($6 AS integer), tenant => CAST($4 AS text)) END"
+    " FROM once.claim(CAST($1 AS text), CAST($2 AS text), CAST($3 AS bytea), tenant => CAST($4 AS text),"
+    " traceparent => CAST($5 AS text)) AS c"
 )
 
 def _once(report: str, tenant: str) -> str:

@@ -297,7 +297,7 @@ class Once:
                         raise errors.InDoubt() from raised
                     finally:
                         _current.reset(token)
-                    await held.complete(Outcome(body=dumps(result)))
+                    await held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
                     return result
 
             return once  # type: ignore[return-value]

@@ -9,9 +9,9 @@ import decimal
 import enum
 import json
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from .errors import UsageError
+from .errors import AnswerNotStored, UsageError
 
 Json = Union[None, bool, int, float, str, List[Any], Dict[str, Any]]
 
@@ -93,14 +93,14 @@ class Outcome:
 
     def bodies(self) -> Tuple[Optional[str], Optional[str], Optional[bytes], Optional[str]]:
         """The parameters response_text, response_json, response_body and response_headers: a str is never taken for bytes."""
-        headers = None if self.headers is None else dumps(self.headers)
+        headers = None if self.headers is None else dumps(self.headers, AnswerNotStored)
         if self.body is None:
             return None, None, None, headers
         if isinstance(self.body, str):
             return self.body, None, None, headers
         if isinstance(self.body, (bytes, bytearray, memoryview)):
             return None, None, bytes(self.body), headers
-        return None, dumps(self.body), None, headers
+        return None, dumps(self.body, AnswerNotStored), None, headers
 
 
 def outcome_of(result: Any) -> Outcome:
@@ -110,7 +110,7 @@ def outcome_of(result: Any) -> Outcome:
     if isinstance(result, tuple):
         if len(result) == 2 and isinstance(result[0], int) and not isinstance(result[0], bool):
             return Outcome(status=result[0], body=result[1])
-        raise UsageError("an effect returns an Outcome, (status, body), or a body that is no tuple")
+        raise AnswerNotStored("an effect returns an Outcome, (status, body), or a body that is no tuple")
     return Outcome(body=result)
 
 
@@ -132,12 +132,12 @@ def _plain(value: Any) -> Any:
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
 
 
-def dumps(value: Any) -> str:
-    """JSON that PostgreSQL takes: NaN and Infinity are none."""
+def dumps(value: Any, refusal: Type[UsageError] = UsageError) -> str:
+    """JSON that PostgreSQL takes: NaN and Infinity are none. Raises refusal."""
     try:
         return _encode(value)
     except (TypeError, ValueError) as wrong:
-        raise UsageError(
+        raise refusal(
             "this is no JSON: give str, bytes, or what json.dumps takes, with Decimal, UUID, date, time, datetime, Enum, dataclasses and pydantic's models"
         ) from wrong
 

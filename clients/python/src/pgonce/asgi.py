@@ -272,7 +272,7 @@ class _Exchange:
                 raise
         else:
             timer.cancel()
-            await self._ended(errors.UsageError("the application ended without an answer"), task)
+            await self._ended(errors.AnswerNotWhole("the application ended without an answer"), task)
         if self.raised is not None:
             raise self.raised
 

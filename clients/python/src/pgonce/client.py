@@ -58,7 +58,12 @@ def reason_of(raised: BaseException) -> Optional[str]:
 
 def code_of(raised: BaseException) -> str:
     """One at every door for what is pgonce's own to say; else the application's error is named."""
-    for kind, (code, _) in ((errors.NotDone, _reasons.NOT_DONE), (errors.TimedOut, _reasons.NO_ANSWER), (errors.UsageError, _reasons.NOT_KEPT)):
+    for kind, (code, _) in (
+        (errors.NotDone, _reasons.NOT_DONE),
+        (errors.TimedOut, _reasons.NO_ANSWER),
+        (errors.AnswerNotWhole, _reasons.NO_ANSWER),
+        (errors.AnswerNotStored, _reasons.NOT_KEPT),
+    ):
         if isinstance(raised, kind):
             return code
     return type(raised).__name__
@@ -502,7 +507,7 @@ class Once:
                         raise errors.InDoubt() from raised
                     finally:
                         _current.reset(token)
-                    held.complete(Outcome(body=dumps(result)))
+                    held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
                     return result
 
             return once  # type: ignore[return-value]

@@ -62,6 +62,14 @@ class UsageError(OnceError):
     """The client is called in a way that cannot keep the promise."""
 
 
+class AnswerNotStored(UsageError):
+    """The work was done, and its answer cannot be stored."""
+
+
+class AnswerNotWhole(UsageError):
+    """The answer ended before it was whole."""
+
+
 class ScopeRequired(OnceError):
     """A scope of 1 to 255 characters is required."""
 

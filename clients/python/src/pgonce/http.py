@@ -11,7 +11,7 @@ import secrets
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote_to_bytes
 
-from .errors import UsageError
+from .errors import AnswerNotWhole, UsageError
 
 Headers = List[Tuple[str, str]]
 
@@ -378,7 +378,7 @@ def check_whole(method: str, status: int, headers: Headers, length: int) -> None
     """An answer is whole when it has as many bytes as it says."""
     said = {value.strip() for name, value in headers if name.lower() == "content-length"}
     if any(not each.isdigit() or int(each) != length for each in said) and method != "HEAD" and status not in (204, 304):
-        raise UsageError(f"the answer has {length} bytes, and its Content-Length says {', '.join(sorted(said))}: it is not whole")
+        raise AnswerNotWhole(f"the answer has {length} bytes, and its Content-Length says {', '.join(sorted(said))}: it is not whole")
 
 
 _FENCE = re.compile(r"[1-9][0-9]{0,9}\Z")

@@ -32,7 +32,7 @@ public class Doubt extends RuntimeException {
     public Doubt(StoredReason reason, int status) {
         super("the service does not know whether the effect happened", null, false, false);
         this.status = status;
-        this.reason = reason;
+        this.reason = java.util.Objects.requireNonNull(reason, "reason");
     }
 
     /**

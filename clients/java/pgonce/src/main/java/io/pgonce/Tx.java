@@ -90,7 +90,9 @@ public final class Tx {
      * @return the event's id
      */
     public UUID emit(Event event) {
-        Objects.requireNonNull(event.payload(), "payload");
+        if (event.payload() == null) {
+            throw new IllegalArgumentException("this event has no JSON payload: an event of bytes goes by emitBytes");
+        }
         refuseAutoCommit(connection);
         try {
             return Sql.emit(connection, event, causeOf(event), ownerOf(event), traceparent);
