@@ -505,7 +505,7 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
 	if (is_late(sink, place, report->err) && !(had_it && hung)) {
 		tell_late(sink, partition);
-		/* As long as the partition has taken nothing, so that what is for it leaves room for others. */
+		/* As long as it has taken nothing: what is for it leaves room for others. */
 		int64_t quiet_ms = kafka_partition_quiet_ms(partition);
 		place->again_ms = quiet_ms < AGAIN_MOST_MS ? quiet_ms : AGAIN_MOST_MS;
 		finish(sink, place, report->err, SINK_WITHHELD);
