@@ -14,7 +14,8 @@ CREATE FUNCTION once._metric_names() RETURNS TABLE (name text, kind text, help t
     ('pgonce_outbox_untaken', 'gauge', 'Events that no relay takes, by topic: nobody will publish them. Of the newest 10,000, or'
      ' of the keeper''s last pass through the outbox.'),
     ('pgonce_outbox_delayed', 'gauge', 'Events of once.emit_later that are not due yet, by topic. They count nowhere else.'),
-    ('pgonce_outbox_delayed_late_seconds', 'gauge', 'For how long the first of them has been due: neither a relay nor the keeper runs.'),
+    ('pgonce_outbox_delayed_late_seconds', 'gauge', 'For how long the first of them has been due. More than a round of the keeper:'
+     ' neither a relay nor the keeper releases them.'),
     ('pgonce_outbox_parked', 'gauge', 'Events that a relay has parked, by state: waiting, retrying, dead.'),
     ('pgonce_capture_active', 'gauge', '1: a client is connected to the replication slot, which counts as a relay.'),
     ('pgonce_capture_broken', 'gauge', '1: nothing follows the slot, which is gone, invalidated or another server''s; the outbox is held.'),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * webhook.c: each event as an HTTP POST, signed as www.standardwebhooks.com says. Calls run in
- * parallel (runtime/http.c); what an answer means for the event is decided here.
+ * parallel (runtime/http_client.c); what an answer means for the event is decided here.
  */
 #include <errno.h>
 #include <stdio.h>

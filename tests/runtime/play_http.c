@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_http.c: runtime/http.c by the command line, for test_http_calls.py: POSTs, and a line of
+ * play_http.c: runtime/http_client.c by the command line, for test_http_calls.py: POSTs, and a line of
  * JSON for each result, in the order in which they come.
  *
  *   play_http [timeout=MS] [connect=MS] [keep=BYTES] [at_once=N] [private] [plain] [ca=FILE] [certificate=FILE] [key=FILE] [body=BYTES]

@@ -11,9 +11,9 @@ public enum StoredReason {
     REFUSED("upstream_status", "the answer refuses the request"),
     /** The answer asks for another attempt: a Retry-After, a redirect, Once-Effect: none. */
     AGAIN("upstream_status", "the answer asks for another attempt"),
-    /** No whole answer came: the connection or the handler ended before, it was shorter than it said, or its time was over. */
+    /** No whole answer came: the connection or handler ended early, the body was shorter than declared, or time ran out. */
     NO_ANSWER("no_answer", "the request was sent, and no whole answer came"),
-    /** The work was done, and its answer cannot be stored: too large, or no JSON. */
+    /** The work was done, and its answer cannot be stored: too large, or not JSON. */
     NOT_KEPT("answer_not_stored", "the answer cannot be stored"),
     /** The handler ended the transaction that it was given, so what it did may be committed. */
     ENDED("transaction_ended", "the handler has ended the transaction that it was given: what it did may be committed"),
