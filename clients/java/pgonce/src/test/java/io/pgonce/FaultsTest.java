@@ -817,7 +817,7 @@ class FaultsTest {
             once.run("orders", "run", REQUEST, tx -> {
                 Event event = Event.ofBytes("encoded").about("order", "7");
                 tx.emitBytes(event, all, "application/avro");
-                assertThrows(NullPointerException.class, () -> tx.emit(event));
+                assertThrows(IllegalArgumentException.class, () -> tx.emit(event));
                 assertThrows(NullPointerException.class, () -> tx.emitBytes(event, null, "application/avro"));
                 assertThrows(NullPointerException.class, () -> tx.emitBytes(event, all, null));
                 assertThrows(IllegalArgumentException.class, () -> tx.emitBytes(Event.of("wrong", "7"), all, "application/avro"));
