@@ -179,23 +179,19 @@ ABOUT(recover_about,
       "may run again. If the function does not know, nothing changes. The keeper does not do this: it would ask such a "
       "function for ever.",
       "Exits with 12 if it left an intent in doubt: pgonce in-doubt lists what to decide.",
-      "  pgonce recover --once --dry-run", "  pgonce recover --once --scope payments",
-      "  pgonce recover --once --in-doubt");
-USES(recover_uses, {OPTION_RECOVER_ONCE, false}, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_FIND_SCOPE, false},
-     {OPTION_FIND_TENANT, false}, {OPTION_RECOVER_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+      "  pgonce recover --dry-run", "  pgonce recover --scope payments", "  pgonce recover --in-doubt");
+USES(recover_uses, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false},
+     {OPTION_RECOVER_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(
     top_about,
-    "Prints what the contract does, again and again until Ctrl-C: how many attempts in the database are new, replayed, "
-    "refused because another is running, failed, or a mismatch, in all and then by the second; for each scope how many "
-    "intents run, are stale and in doubt; the attempts that run longest (LEASE below zero: stale); what relays have "
-    "still to deliver; the largest partitions; when the keeper last succeeded. Reads only.",
-    "A terminal is cleared before each, and gets as many rows of each list as fit; a file or a pipe gets one after the "
-    "other, each with its time. A connection that is lost is made anew. --once prints it a single time with all "
-    "rows, --json its data.",
-    "  pgonce top", "  pgonce top --interval 500ms", "  pgonce top --json");
-USES(top_uses, {OPTION_REFRESH, false}, {OPTION_SNAPSHOT, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+    "Prints what the contract does at this moment: how many attempts in the database were new, replayed, refused "
+    "because another is running, failed, or a mismatch, since the counters began; for each scope how many intents run, "
+    "are stale and in doubt; the attempts that run longest (LEASE below zero: stale); what relays have still to "
+    "deliver; the largest partitions; when the keeper last succeeded. Reads only.",
+    "  pgonce top", "  watch pgonce top", "  pgonce top --json");
+USES(top_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(doctor_about,
@@ -397,9 +393,8 @@ const cli_command cli_commands[] = {
             "--scope S (--key K | --all) [--as STATE --reason TEXT] [OPTIONS]"),
     COMMAND(recover, "recover", OPERANDS_NONE,
             "judge all stale intents, or all in doubt, by policy and verify function",
-            "--once [--in-doubt] [--scope S] [--dry-run]"),
-    COMMAND(top, "top", OPERANDS_NONE, "what the contract does, again every two seconds",
-            "[--interval DURATION] [--once | --json]"),
+            "[--in-doubt] [--scope S] [--dry-run]"),
+    COMMAND(top, "top", OPERANDS_NONE, "what the contract does at this moment", "[--json]"),
     COMMAND(doctor, "doctor", OPERANDS_NONE, "check the installation, and say what to do",
             "[--transaction-max DURATION] [--held-max N]"),
     COMMAND(plan, "plan", OPERANDS_NONE, "what a rate of intents will need: disk, WAL, memory", "--rate N [OPTIONS]"),

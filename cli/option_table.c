@@ -205,14 +205,10 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_UNTIL] = TEXT(0, "until", "WHEN", "first tried before then; as --since"),
     [OPTION_LONGER_THAN] =
         DURATION(0, "longer-than", 0, 3650 * DAYS_MS, "list a running attempt after this long; default: 10m"),
-    [OPTION_RECOVER_ONCE] =
-        FLAG(0, "once", "go through what is stale once, and stop; required (pgonce keep does it all the time)"),
     [OPTION_RECOVER_IN_DOUBT] =
         FLAG(0, "in-doubt", "go through what is in doubt instead: the scope's verify function alone decides"),
     [OPTION_RECOVER_DRY_RUN] =
         FLAG(0, "dry-run", "decide, print what would change, and roll back; verify functions are still asked"),
-    [OPTION_REFRESH] = DURATION('i', "interval", 100, HOURS_MS, "how often to ask the database and print; default: 2s"),
-    [OPTION_SNAPSHOT] = FLAG(0, "once", "print it once, whole, and exit"),
     [OPTION_RATE] = NUMBER(0, "rate", 1, 100000000, "intents a second, on the average of a day"),
     [OPTION_PLAN_RETENTION] = DURATION(0, "retention", 1000, 3650 * DAYS_MS, "how long outcomes are kept; default: 7d"),
     [OPTION_PLAN_BODY] = BYTES(0, "body", 0, INT64_C(64) * 1024 * 1024,

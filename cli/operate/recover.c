@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * recover.c: pgonce recover --once: goes through all stale intents, or all in doubt
+ * recover.c: pgonce recover: goes through all stale intents, or all in doubt
  * (once.recover), a short transaction for each piece, and tells each decision. The contract
  * decides; this file only asks for the next piece until there is none.
  */
@@ -152,11 +152,6 @@ int cli_recover(const cli_invocation *invocation)
 	                                 {.decided = "abandoned", .meaning = "its attempts are used up; failed for good"}}};
 	once_session *session = NULL;
 
-	if (!invocation->given[OPTION_RECOVER_ONCE]) {
-		return cli_fail(invocation, CLI_USAGE,
-		                "pgonce help recover: write pgonce recover --once; pgonce keep does it all the time",
-		                "recover goes through the stale intents once: add --once");
-	}
 	int result = connect_open(invocation, &session);
 	if (result == CLI_OK) {
 		recovery.connection = once_session_connection(session);

@@ -379,7 +379,7 @@ static int check_which(const cli_invocation *invocation)
 	}
 	return all && !invocation->given[OPTION_AS]
 	           ? cli_fail(invocation, CLI_USAGE,
-	                      "pgonce in-doubt lists them, pgonce recover --once --in-doubt asks the verify function",
+	                      "pgonce in-doubt lists them, pgonce recover --in-doubt asks the verify function",
 	                      "nothing was decided: say what became of them with --as")
 	           : CLI_OK;
 }

@@ -81,7 +81,7 @@ static void print_stuck(const json_t *stuck)
 	bool any = false;
 
 	any |= print_section(json_object_get(stuck, "stale"), "stale: the lease has passed and nothing was reported", stale,
-	                     print_to_resolve, "judge all of them: pgonce recover --once; one of them: pgonce resolve");
+	                     print_to_resolve, "judge all of them: pgonce recover; one of them: pgonce resolve");
 	any |= print_section(json_object_get(stuck, "active"), "running for long: the lease is renewed", active,
 	                     print_to_show, NULL);
 	any |= print_section(json_object_get(stuck, "retried"), "retried often", retried, print_to_show, NULL);
@@ -152,7 +152,7 @@ int cli_in_doubt(const cli_invocation *invocation)
 	if (result == CLI_OK && !invocation->given[OPTION_JSON] &&
 	    !print_section(rows, "in doubt: the outcome is unknown; no attempt runs until it is decided", columns,
 	                   print_to_resolve,
-	                   "ask about all of them: pgonce recover --once --in-doubt; decide: pgonce resolve --all")) {
+	                   "ask about all of them: pgonce recover --in-doubt; decide: pgonce resolve --all")) {
 		puts("nothing is in doubt");
 	}
 	if (result == CLI_OK) {

@@ -122,7 +122,7 @@ static const operator_column partition_columns[] = {{"PARTITION", "table", COLUM
                                                     {"SIZE", "size", COLUMN_NUMBER},
                                                     {NULL, NULL, COLUMN_TEXT}};
 
-static void print_section(const section *section, const json_t *now, size_t limit)
+static void print_section(const section *section, const json_t *now)
 {
 	const json_t *items = json_object_get(now, section->member), *item = NULL;
 	json_t *rows = json_array();
@@ -134,14 +134,9 @@ static void print_section(const section *section, const json_t *now, size_t limi
 	}
 	json_array_foreach(items, index, item)
 	{
-		if (index < limit) {
-			json_array_append_new(rows, section->make_row(item));
-		}
+		json_array_append_new(rows, section->make_row(item));
 	}
 	operator_print_table(rows, section->columns, NULL);
-	if (index > limit) {
-		printf("... %zu of %zu\n", limit, index);
-	}
 	json_decref(rows);
 }
 
@@ -195,29 +190,20 @@ static void print_head(const json_t *now)
 	putchar('\n');
 }
 
-/*
- * Counts or, with an answer before, how many there were a second since then; a counter that was
- * reset began again.
- */
-static void print_attempts(const json_t *now, const json_t *before)
+/* Since the counters began. */
+static void print_attempts(const json_t *now)
 {
 	static const char *const verdicts[] = {"new", "replay", "active", "refused", "mismatch"};
-	const json_t *counts = json_object_get(now, "attempts"), *earlier = json_object_get(before, "attempts");
-	double seconds = number_of(now, "epoch") - number_of(before, "epoch");
+	const json_t *counts = json_object_get(now, "attempts");
 
-	fputs(before == NULL ? "attempts" : "attempts per s", stdout);
+	fputs("attempts", stdout);
 	for (size_t i = 0; i < sizeof verdicts / sizeof verdicts[0]; i++) {
-		double count = number_of(counts, verdicts[i]), was = number_of(earlier, verdicts[i]);
-		if (before == NULL) {
-			printf("  %s %.0f", verdicts[i], count);
-		} else {
-			printf("  %s %.1f", verdicts[i], seconds > 0 ? (count < was ? count : count - was) / seconds : 0);
-		}
+		printf("  %s %.0f", verdicts[i], number_of(counts, verdicts[i]));
 	}
 	putchar('\n');
 }
 
-void top_print(const json_t *now, const json_t *before, size_t rows)
+void top_print(const json_t *now)
 {
 	const section sections[] = {
 	    {"scopes", row_of_scope, scope_columns},
@@ -227,8 +213,8 @@ void top_print(const json_t *now, const json_t *before, size_t rows)
 	};
 
 	print_head(now);
-	print_attempts(now, before);
+	print_attempts(now);
 	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
-		print_section(&sections[i], now, rows);
+		print_section(&sections[i], now);
 	}
 }

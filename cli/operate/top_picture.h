@@ -9,9 +9,5 @@
 
 /* Joins an answer of SQL_TOP_RUNNING to one of SQL_TOP: what runs, by scope and in all. */
 void top_join(json_t *now, const json_t *running);
-/*
- * Prints it: attempts since the counters began or, where `before` (NULL: none) is the answer before
- * it, how many there were a second since then. At most `rows` rows of each list; it says how many
- * there are.
- */
-void top_print(const json_t *now, const json_t *before, size_t rows);
+/* Prints it, with the attempts since the counters began. */
+void top_print(const json_t *now);

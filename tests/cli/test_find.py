@@ -131,7 +131,7 @@ def test_stuck_lists_each_kind_with_what_to_type(pgonce, db):
     db.execute("UPDATE once.intent SET state = 'failed_retryable', attempts = 7, fence = 7 WHERE key = 'again'")
     text = pgonce("stuck").stdout.decode()
     for part in ("stale: the lease", "payments  silent", "pgonce resolve --scope=payments --key=silent", "running for long",
-                 "pgonce show --scope=payments --key=long", "retried often", "imports  again", "pgonce recover --once"):
+                 "pgonce show --scope=payments --key=long", "retried often", "imports  again", "pgonce recover"):
         assert part in text, text
     assert "fresh" not in text
     told = json.loads(pgonce("stuck", "--json", "--scope", "imports").stdout)
@@ -164,18 +164,18 @@ def test_recover_tells_each_decision_and_counts(pgonce, db):
         claim(db, "payments", key)
     claim(db, "imports", "plain")
     make_stale(db, "happened-1", "absent-1", "unknown-1", "plain")
-    dry = pgonce("recover", "--once", "--dry-run")
+    dry = pgonce("recover", "--dry-run")
     assert dry.returncode == 12 and b"nothing was changed" in dry.stdout
     assert db.value("SELECT count(*) FROM once.intent WHERE state = 'processing'") == 4
-    done = pgonce("recover", "--once")
+    done = pgonce("recover")
     assert done.returncode == 12, done.stderr
     text = done.stdout.decode()
     for part in ("key='happened-1': succeeded", "key='absent-1': retry", "key='unknown-1': in_doubt", "key='plain': retry", "4 stale"):
         assert part in text, text
     assert db.value("SELECT state FROM once.intent WHERE key = 'happened-1'") == "succeeded"
-    told = json.loads(pgonce("recover", "--once", "--json").stdout)
+    told = json.loads(pgonce("recover", "--json").stdout)
     assert told["summary"] == {"stale": 2, "succeeded": 0, "retry": 2, "in_doubt": 0, "abandoned": 0}
-    only = json.loads(pgonce("recover", "--once", "--json", "--scope", "imports").stdout)
+    only = json.loads(pgonce("recover", "--json", "--scope", "imports").stdout)
     assert [row["key"] for row in only["decisions"]] == ["plain"]
 
 
@@ -184,15 +184,10 @@ def test_recover_ends_where_thousands_stay_stale(pgonce, db):
     db.execute("SELECT once.claim_many(array_fill('jobs'::text, ARRAY[500]), array_agg('k-' || n || '-' || m),"
                " array_fill(once.fingerprint('r'::bytea), ARRAY[500])) FROM generate_series(1, 500) AS n, generate_series(1, 5) AS m GROUP BY m")
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 hour'")
-    done = pgonce("recover", "--once", "--json")
+    done = pgonce("recover", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["summary"]["retry"] == 2500 and len({row["key"] for row in told["decisions"]}) == 2500
-
-
-def test_recover_without_once_names_the_keeper(pgonce):
-    done = pgonce("recover")
-    assert done.returncode == 2 and b"pgonce keep" in done.stderr and b"--once" in done.stderr
 
 
 def test_resolve_does_not_guess(pgonce, db):
@@ -248,7 +243,7 @@ def test_recover_goes_on_where_verify_functions_are_slow(pgonce, db):
     for key in keys:
         claim(db, "payments", key)
     make_stale(db, *keys)
-    told = json.loads(pgonce("recover", "--once", "--json").stdout)
+    told = json.loads(pgonce("recover", "--json").stdout)
     assert sorted(row["key"] for row in told["decisions"]) == keys
 
 
@@ -260,13 +255,13 @@ def test_a_reader_may_look_and_a_keeper_recover(db, tmp_path):
         db.execute(f"CREATE ROLE {role} LOGIN IN ROLE {of}")
     try:
         reader, keeper = Command(db.dsn("reader_of_find"), tmp_path), Command(db.dsn("keeper_of_find"), tmp_path)
-        for words in (("find",), ("stuck",), ("in-doubt",), ("top", "--once"), ("show", "--scope", "payments", "--key", "k")):
+        for words in (("find",), ("stuck",), ("in-doubt",), ("top",), ("show", "--scope", "payments", "--key", "k")):
             done = reader(*words)
             assert done.returncode == 0, done
-        refused = reader("recover", "--once")
+        refused = reader("recover")
         assert refused.returncode == 1 and b"42501" in refused.stderr
         assert b"permission denied" in reader("resolve", "--scope", "payments", "--key", "k").stdout
-        assert keeper("recover", "--once").returncode == 0
+        assert keeper("recover").returncode == 0
     finally:
         for role in ("reader_of_find", "keeper_of_find"):
             db.execute(f"DROP ROLE {role}")
@@ -455,22 +450,22 @@ def test_resolve_decides_about_one_or_all_and_never_all_by_accident(pgonce, db, 
 
 
 def test_recover_asks_verify_functions_about_what_is_in_doubt(pgonce, db):
-    assert pgonce("recover", "--once", "--in-doubt").stdout == b"nothing is in doubt\n"
+    assert pgonce("recover", "--in-doubt").stdout == b"nothing is in doubt\n"
     verified_by(db, "split_part(key, '-', 1)")
     doubt(db, "happened-1", "absent-1", "unknown-1")
     doubt(db, "plain", scope="imports")
-    assert pgonce("recover", "--once", "--in-doubt").stdout.count(b"its attempt may still be at work") == 4
+    assert pgonce("recover", "--in-doubt").stdout.count(b"its attempt may still be at work") == 4
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
-    dry = pgonce("recover", "--once", "--in-doubt", "--dry-run")
+    dry = pgonce("recover", "--in-doubt", "--dry-run")
     assert dry.returncode == 12 and b"nothing was changed" in dry.stdout and set(states(db).values()) == {"in_doubt"}
-    text = pgonce("recover", "--once", "--in-doubt").stdout.decode()
+    text = pgonce("recover", "--in-doubt").stdout.decode()
     for part in ("key='happened-1': succeeded", "key='absent-1': retry", "key='unknown-1': in_doubt", "key='plain': in_doubt: its scope has no verify",
                  "4 in doubt"):
         assert part in text, text
     assert states(db) == {"happened-1": "succeeded", "absent-1": "failed_retryable", "unknown-1": "in_doubt", "plain": "in_doubt"}
-    told = json.loads(pgonce("recover", "--once", "--in-doubt", "--scope", "payments", "--json").stdout)
+    told = json.loads(pgonce("recover", "--in-doubt", "--scope", "payments", "--json").stdout)
     assert told["summary"] == {"judged": 1, "succeeded": 0, "retry": 0, "in_doubt": 1, "abandoned": 0}
-    assert pgonce("recover", "--once").stdout == b"nothing is stale\n"
+    assert pgonce("recover").stdout == b"nothing is stale\n"
 
 
 @pytest.mark.parametrize("option", [(), ("--in-doubt",)])
@@ -480,5 +475,5 @@ def test_a_recover_that_failed_does_not_say_that_there_is_nothing(pgonce, db, op
     doubt(db, "d")
     db.execute("ALTER FUNCTION once.recover RENAME TO recover_gone")
     for form in ((), ("--json",)):
-        done = pgonce("recover", "--once", *option, *form)
+        done = pgonce("recover", *option, *form)
         assert (done.returncode, done.stdout) == (4, b"") and b"cannot recover" in done.stderr, done

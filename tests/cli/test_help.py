@@ -9,7 +9,7 @@ import pytest
 
 from .command import COMMANDS, PROGRAM, Command
 
-NEEDS = {"top": ("--once",), "recover": ("--once",), "run": ("--scope", "s", "--key", "k", "--", "true"),
+NEEDS = {"run": ("--scope", "s", "--key", "k", "--", "true"),
          "show": ("--scope", "s", "--key", "k"), "resolve": ("--scope", "s", "--key", "k", "--as", "succeeded", "--reason", "r"), "gateway": ("--upstream", "http://127.0.0.1:3000")}
 
 

@@ -380,7 +380,7 @@ def test_events_that_no_relay_takes_are_told(pgonce, db, emit, relay):
     emit("mail")
     text = text_of(outbox(pgonce, "list"))
     assert re.search(r"^NO RELAY TAKES +EVENTS +OLDEST\nmail +1 +\d", text, re.M) and "no relay has run" in text
-    assert re.search(r"events 0 waiting, 0 parked, 0 dead, 1 that no relay takes: mail$", pgonce("top", "--once").stdout.decode(), re.M)
+    assert re.search(r"events 0 waiting, 0 parked, 0 dead, 1 that no relay takes: mail$", pgonce("top").stdout.decode(), re.M)
     relay(topics=["order.%"])
     emit()
     told = json.loads(text_of(outbox(pgonce, "list", "--json")))
@@ -388,7 +388,7 @@ def test_events_that_no_relay_takes_are_told(pgonce, db, emit, relay):
     assert json.loads(text_of(outbox(pgonce, "list", "--json", "--topic", "order.created")))["untaken"] == []
     relay("all")
     assert json.loads(text_of(outbox(pgonce, "list", "--json")))["untaken"] == []
-    assert "no relay takes" not in pgonce("top", "--once").stdout.decode()
+    assert "no relay takes" not in pgonce("top").stdout.decode()
 
 
 # delayed events

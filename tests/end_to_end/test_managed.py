@@ -86,8 +86,8 @@ def test_the_contract_and_every_command_work_for_a_plain_owner(db, pgonce, tmp_p
     assert relay.once() == 0, relay.err.read_text()
     assert len(relay.delivered()) == 1
     assert run(connection, "SELECT count(*) > 20 AS many FROM once.metrics()") == [(True,)]
-    for words in (["show", "--scope", "orders", "--key", "a"], ["find", "--since", "1h"], ["stuck"], ["in-doubt"], ["top", "--once", "--json"],
-                  ["outbox", "list"], ["dead", "list"], ["recover", "--once"], ["init"]):  # fmt: skip
+    for words in (["show", "--scope", "orders", "--key", "a"], ["find", "--since", "1h"], ["stuck"], ["in-doubt"], ["top", "--json"],
+                  ["outbox", "list"], ["dead", "list"], ["recover"], ["init"]):  # fmt: skip
         done = pgonce(*words)
         assert done.returncode == 0 and b"permission denied" not in done.stderr, (words, done)
 
