@@ -6,7 +6,7 @@ import time
 
 import pytest
 from harness.nats import Nats
-from harness.postgres import wait_until
+from harness.postgres import PATIENCE_S, wait_until
 
 from .playing import Refused, Source, payloads
 
@@ -387,7 +387,7 @@ def test_where_the_server_does_not_say_what_the_stream_takes_the_first_copy_does
 # ---- messages that do not come
 
 
-def until_stalled(source, patience_s=30):
+def until_stalled(source, patience_s=PATIENCE_S):
     began = time.monotonic()
     while source.stalled() is None:
         source.fetch()
@@ -416,7 +416,7 @@ def test_a_consumer_that_has_messages_and_gives_none_is_stalled_until_it_gives_s
             for _ in range(2):  # it is tried, does not help, and is a stall all the while
                 tried = time.monotonic()
                 while (answer := source.fetch())["state"] != "unavailable":
-                    assert source.stalled() is not None and time.monotonic() - tried < 30
+                    assert source.stalled() is not None and time.monotonic() - tried < PATIENCE_S
                 assert "connecting anew" in answer["problem"] and source.stalled() is not None
             conf = server.directory / "conf"
             conf.write_text(conf.read_text().replace(f", {rule}", ""))
@@ -426,8 +426,9 @@ def test_a_consumer_that_has_messages_and_gives_none_is_stalled_until_it_gives_s
 
 
 def test_what_waits_since_others_hold_all_that_may_be_out_is_not_stalled(nats, tmp_path):
+    """ack_wait is longer than any pause of a busy machine: what the other has would come again."""
     with nats.connect() as client:
-        config = {"durable_name": "stock", "ack_policy": "explicit", "deliver_policy": "all", "ack_wait": 30_000_000_000, "max_ack_pending": 5}
+        config = {"durable_name": "stock", "ack_policy": "explicit", "deliver_policy": "all", "ack_wait": 300_000_000_000, "max_ack_pending": 5}
         client.api("CONSUMER.DURABLE.CREATE.ORDERS.stock", stream_name="ORDERS", config=config)
     with opened(nats, tmp_path, order_by="none", stalled_after="1s") as source, nats.connect() as other:
         source.quiet(1)

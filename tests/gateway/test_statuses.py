@@ -74,7 +74,10 @@ def assert_retry(door, key, target, first, state):
         assert again.status == 201 and not again.replayed and door.count(key) == 2
 
 
-@pytest.mark.parametrize("case", json.loads((ROOT / "spec/statuses.json").read_text())["cases"], ids=json.dumps)
+CASES = json.loads((ROOT / "spec/statuses.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if max(case["statuses"]) >= 200], ids=json.dumps)
 def test_what_an_answer_says_of_its_effect_is_what_all_doors_take_it_for(door, case):
     states = {"stored": "succeeded", "refused": "failed_final", "released": "failed_retryable", "in_doubt": "in_doubt"}
     for status in case["statuses"]:

@@ -2,6 +2,7 @@
 """A private Apache Kafka: one node that is broker and controller (KRaft). Its jars come by Maven (kafka/pom.xml) into a cache, once. Messages are
 read and written with kcat; topics are made with librdkafka's admin calls."""
 
+import contextlib
 import ctypes
 import json
 import shutil
@@ -246,10 +247,11 @@ class Admin:
 
     def __init__(self, servers, group=None):
         self.lib = lib = ctypes.CDLL("librdkafka.so.1")
-        for name in ("conf_new", "new", "NewTopic_new", "queue_new", "queue_poll", "event_CreateTopics_result",
-                     "CreateTopics_result_topics", "topic_result_error_string", "event_error_string", "AclBinding_new",
-                     "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error", "topic_partition_list_new",
-                     "DeleteRecords_new", "ConfigResource_new"):  # fmt: skip
+        for name in ("conf_new", "new", "queue_new", "queue_poll", "event_error_string", "error_string", "topic_partition_list_new",
+                     "NewTopic_new", "event_CreateTopics_result", "CreateTopics_result_topics", "topic_result_error_string",
+                     "ConfigResource_new", "event_AlterConfigs_result", "AlterConfigs_result_resources", "ConfigResource_error_string",
+                     "DeleteRecords_new", "event_DeleteRecords_result", "DeleteRecords_result_offsets",
+                     "AclBinding_new", "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error"):  # fmt: skip
             getattr(lib, f"rd_kafka_{name}").restype = ctypes.c_void_p
         self.error = ctypes.create_string_buffer(512)
         conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
@@ -264,40 +266,51 @@ class Admin:
     def __exit__(self, *_):
         self.lib.rd_kafka_destroy(self.client)
 
+    @contextlib.contextmanager
+    def asked(self, call, kind, item, what, patience_s=PATIENCE_S):
+        """An admin call for one item of this kind, which it destroys. Gives the answer, whose item has an error of its own that the caller looks at."""
+        lib, event = self.lib, None
+        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
+        try:
+            getattr(lib, f"rd_kafka_{call}")(self.client, (ctypes.c_void_p * 1)(item), ctypes.c_size_t(1), None, queue)
+            getattr(lib, f"rd_kafka_{kind}_destroy")(item)
+            event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, int(patience_s * 1000)))
+            assert event, f"no answer to {what}"
+            assert lib.rd_kafka_event_error(event) == 0, self.text("event_error_string", event)
+            yield ctypes.c_void_p(getattr(lib, f"rd_kafka_event_{call}_result")(event))
+        finally:
+            lib.rd_kafka_event_destroy(event)
+            lib.rd_kafka_queue_destroy(queue)
+
+    def only(self, results_of, answer):
+        """The one item of an answer."""
+        count = ctypes.c_size_t()
+        results = getattr(self.lib, f"rd_kafka_{results_of}")(answer, ctypes.byref(count))
+        assert count.value == 1, f"{results_of} has {count.value} items"
+        return ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
+
+    def text(self, name, of):
+        found = getattr(self.lib, f"rd_kafka_{name}")(of)
+        return found and ctypes.string_at(found)
+
     def create(self, topic, partitions, settings):
         lib = self.lib
         new = ctypes.c_void_p(lib.rd_kafka_NewTopic_new(topic.encode(), partitions, 1, self.error, ctypes.c_size_t(512)))
         assert new, self.error.value
         for name, value in settings.items():
             assert lib.rd_kafka_NewTopic_set_config(new, name.encode(), value.encode()) == 0
-        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
-        topics = (ctypes.c_void_p * 1)(new)
-        lib.rd_kafka_CreateTopics(self.client, topics, ctypes.c_size_t(1), None, queue)
-        lib.rd_kafka_NewTopic_destroy(new)
-        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
-        assert event, f"no answer to the making of topic {topic}"
-        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
-        result = ctypes.c_void_p(lib.rd_kafka_event_CreateTopics_result(event))
-        count = ctypes.c_size_t()
-        results = lib.rd_kafka_CreateTopics_result_topics(result, ctypes.byref(count))
-        first = ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
-        assert lib.rd_kafka_topic_result_error(first) == 0, ctypes.string_at(lib.rd_kafka_topic_result_error_string(first))
-        lib.rd_kafka_event_destroy(event)
-        lib.rd_kafka_queue_destroy(queue)
+        with self.asked("CreateTopics", "NewTopic", new, f"the making of topic {topic}") as answer:
+            made = self.only("CreateTopics_result_topics", answer)
+            assert lib.rd_kafka_topic_result_error(made) == 0, self.text("topic_result_error_string", made)
 
     def configure(self, topic, settings, patience_s):
         lib = self.lib
         resource = ctypes.c_void_p(lib.rd_kafka_ConfigResource_new(self.TOPIC, topic.encode()))
         for name, value in settings.items():
             assert lib.rd_kafka_ConfigResource_set_config(resource, name.encode(), value.encode()) == 0
-        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
-        lib.rd_kafka_AlterConfigs(self.client, (ctypes.c_void_p * 1)(resource), ctypes.c_size_t(1), None, queue)
-        lib.rd_kafka_ConfigResource_destroy(resource)
-        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, patience_s * 1000))
-        assert event, f"no answer to the settings of topic {topic}"
-        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
-        lib.rd_kafka_event_destroy(event)
-        lib.rd_kafka_queue_destroy(queue)
+        with self.asked("AlterConfigs", "ConfigResource", resource, f"the settings of topic {topic}", patience_s) as answer:
+            changed = self.only("AlterConfigs_result_resources", answer)
+            assert lib.rd_kafka_ConfigResource_error(changed) == 0, self.text("ConfigResource_error_string", changed)
 
     def committed(self, topic, partitions):
         lib = self.lib
@@ -317,30 +330,15 @@ class Admin:
         assert lib.rd_kafka_topic_partition_list_set_offset(offsets, topic.encode(), partition, ctypes.c_int64(before)) == 0
         words = ctypes.c_void_p(lib.rd_kafka_DeleteRecords_new(offsets))
         lib.rd_kafka_topic_partition_list_destroy(offsets)
-        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
-        lib.rd_kafka_DeleteRecords(self.client, (ctypes.c_void_p * 1)(words), ctypes.c_size_t(1), None, queue)
-        lib.rd_kafka_DeleteRecords_destroy(words)
-        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
-        assert event, f"no answer to the deleting of records of {topic}"
-        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
-        lib.rd_kafka_event_destroy(event)
-        lib.rd_kafka_queue_destroy(queue)
+        with self.asked("DeleteRecords", "DeleteRecords", words, f"the deleting of records of {topic}") as answer:
+            deleted = ctypes.cast(lib.rd_kafka_DeleteRecords_result_offsets(answer), ctypes.POINTER(Places)).contents
+            assert [each.error for each in deleted.elements[: deleted.count]] == [0], f"records of {topic}: error {deleted.elements[0].error}"
 
     def allow(self, user, operation, topic):
         lib = self.lib
         words = (self.TOPIC, topic.encode(), self.LITERAL, f"User:{user}".encode(), b"*", self.OPERATIONS[operation], self.ALLOW)
         binding = ctypes.c_void_p(lib.rd_kafka_AclBinding_new(*words, self.error, ctypes.c_size_t(512)))
         assert binding, self.error.value
-        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
-        lib.rd_kafka_CreateAcls(self.client, (ctypes.c_void_p * 1)(binding), ctypes.c_size_t(1), None, queue)
-        lib.rd_kafka_AclBinding_destroy(binding)
-        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
-        assert event, f"no answer to the permission for {user}"
-        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
-        result = ctypes.c_void_p(lib.rd_kafka_event_CreateAcls_result(event))
-        count = ctypes.c_size_t()
-        results = lib.rd_kafka_CreateAcls_result_acls(result, ctypes.byref(count))
-        first = ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
-        assert lib.rd_kafka_acl_result_error(first) is None
-        lib.rd_kafka_event_destroy(event)
-        lib.rd_kafka_queue_destroy(queue)
+        with self.asked("CreateAcls", "AclBinding", binding, f"the permission for {user}") as answer:
+            error = lib.rd_kafka_acl_result_error(self.only("CreateAcls_result_acls", answer))
+            assert error is None, self.text("error_string", ctypes.c_void_p(error))

@@ -205,7 +205,7 @@ def test_a_dead_events_copy_without_its_bytes_is_json_and_says_nothing_of_base64
 
 def test_a_parked_event_is_sent_again_as_the_same_bytes(db, tmp_path, rabbitmq):
     emit(db, [ALL, b"second"])
-    with Relay(tmp_path, db.dsn(), attempts=1000, retry_first="20ms", retry_most="50ms", sink="rabbitmq", url=rabbitmq.url, route="* -> late") as relay:
+    with Relay(tmp_path, db.dsn(), attempts=1000, retry_first="20ms", retry_most="500ms", sink="rabbitmq", url=rabbitmq.url, route="* -> late") as relay:
         relay.until_true(lambda: any(event.attempts > 0 for event in parked(db)), "a failed attempt")
         rabbitmq.declare("late")
         relay.until_true(lambda: rabbitmq.count("late") == 2, "the events")

@@ -5,6 +5,7 @@ stood behind others."""
 import socket
 import struct
 import threading
+import time
 import uuid
 
 import pytest
@@ -12,12 +13,15 @@ import pytest
 from harness import kafka as kafka_harness
 from harness.broker import free_port
 from harness.kafka import Kafka
+from harness.postgres import PATIENCE_S
 from harness.proxy import exactly, hang_up
 
 from .running import Relay, parked, passed_all
 from .sinks import Sink
 
-TIMEOUT_S = 6  # of it librdkafka has 4
+TIMEOUT_S = 12  # of it librdkafka has 10; an event that is at the head for three quarters of them counts as one on which Kafka hangs
+WAITING = 80  # events, at TAKES_S each: after 10 s, and one more until librdkafka looks, more than half of them wait
+TAKES_S = 0.3
 PRODUCE = 0
 
 
@@ -97,8 +101,9 @@ def send(sink, topic, partition, body="{}", event_id=None):
 
 def refused_in_the_end(sink, sent):
     """Of {event id: what it was sent with}. What comes back without an attempt is sent again, as the pipeline does it."""
-    waiting, refused = len(sent), {}
+    waiting, refused, deadline = len(sent), {}, time.monotonic() + 2 * PATIENCE_S
     while waiting > 0:
+        assert time.monotonic() < deadline, f"{waiting} of {len(sent)} events have no result that stays"
         result = sink.result()
         waiting -= 1
         if result["verdict"] in ("withheld", "unavailable"):
@@ -117,15 +122,15 @@ def test_a_slow_broker_costs_no_attempt_of_what_waits_for_one_partition_while_an
     relay = Relay(tmp_path, db.dsn(), **options, fence=fence)
     with relay:
         relay.until("active")
-        toll.takes_s = 0.3
-        db.execute(f"""SELECT once.emit('{topic}', to_jsonb(i), 'order', i::text, headers => jsonb_build_object('partition', (i / 40)::text))
-                         FROM generate_series(0, 42) AS i""")
+        toll.takes_s = TAKES_S
+        db.execute(f"""SELECT once.emit('{topic}', to_jsonb(i), 'order', i::text, headers => jsonb_build_object('partition', (i / {WAITING})::text))
+                         FROM generate_series(0, {WAITING + 2}) AS i""")
         relay.until(said)
         toll.takes_s = 0
         relay.until_true(lambda: passed_all(db) and not parked(db), "all to be delivered")
         assert relay.stop() == 0
     assert relay.log("stopped")[-1]["refused"] == "0"
-    assert {int(message["payload"]) for message in broker.messages(topic)} == set(range(43))
+    assert {int(message["payload"]) for message in broker.messages(topic)} == set(range(WAITING + 3))
 
 
 def test_an_attempt_is_counted_for_the_event_on_which_the_broker_hangs_and_for_none_behind_it(far, tmp_path, options):

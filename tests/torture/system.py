@@ -499,19 +499,19 @@ class System:
 
     # The broker.
 
-    def refuse(self, refuses):
+    def refuse(self, refuses, patience_s=REFUSE_PATIENCE_S):
         """True: from now on the broker refuses what comes in batches (Kafka), all but a few (NATS), everything, for one queue of the exchange is full (RabbitMQ), or
         every second event of a call (SQS). NotNow where nobody answers."""
         harness = self.broker.harness
         try:
             if self.broker_kind == "kafka":
-                harness.change_topic("torture", REFUSE_PATIENCE_S, **TOPIC, **({"max_message_bytes": SMALL_BYTES} if refuses else {}))
+                harness.change_topic("torture", patience_s, **TOPIC, **({"max_message_bytes": SMALL_BYTES} if refuses else {}))
             elif self.broker_kind == "rabbitmq":
-                with contextlib.closing(harness.connect(REFUSE_PATIENCE_S)) as connection:
+                with contextlib.closing(harness.connect(patience_s)) as connection:
                     channel = connection.channel()
                     (channel.queue_bind if refuses else channel.queue_unbind)(FULL, "torture", "")
             elif self.broker_kind == "nats":
-                with harness.connect(timeout=REFUSE_PATIENCE_S) as client:
+                with harness.connect(timeout=patience_s) as client:
                     held = client.api("STREAM.INFO.TORTURE")["state"]["messages"]
                 harness.change_stream("TORTURE", max_msgs=held + ROOM if refuses else -1, discard="new" if refuses else "old")
             else:
@@ -561,11 +561,21 @@ class System:
                 self._await_node(process, patience_s)
             else:
                 self._await(process, patience_s=patience_s)
-        if self.refuses:
-            self.refuse(False)
-            self.refuses = False
+        self._refuse_no_more(patience_s)
         wait_until(self.in_sync, "the standby after the faults", patience_s)
         assert not self.problems, self.problems
+
+    def _refuse_no_more(self, patience_s):
+        """A broker that has just begun may be slow to answer: it is asked again."""
+        deadline = time.monotonic() + patience_s
+        while self.refuses:
+            try:
+                self.refuse(False, max(REFUSE_PATIENCE_S, deadline - time.monotonic()))
+                self.refuses = False
+            except NotNow as problem:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"waited {patience_s} s for the broker to refuse no more: {problem}") from problem
+                time.sleep(0.1)
 
     def _await_node(self, node, patience_s):
         """A PostgreSQL that is not ready after half of the patience is killed and started again, once, as an operator would. A postmaster gives its

@@ -302,6 +302,23 @@ def test_a_server_that_waits_for_a_clock_that_was_ahead_is_started_again_and_not
     assert len(system.notes) == before + 1 and "postgres-w was stuck" in system.notes[-1]
 
 
+def test_a_broker_that_does_not_answer_yet_is_asked_again_until_it_refuses_no_more(system, monkeypatch):
+    harness, asked = system.broker.harness, []
+    change = harness.change_stream
+
+    def slow(name, **settings):
+        asked.append(settings["max_msgs"])
+        if len(asked) < 3:
+            raise TimeoutError("no answer")
+        change(name, **settings)
+
+    system.refuse(True)
+    system.refuses = True
+    monkeypatch.setattr(harness, "change_stream", slow)
+    system.heal()
+    assert asked == [-1, -1, -1] and not system.refuses
+
+
 def test_sessions_can_be_ended_and_cancelled(system):
     connection = psycopg2.connect(system.direct_dsn())
     with done(system, "terminate", "primary", pick=1, how="terminate", share=1) as said:
