@@ -82,20 +82,7 @@ typedef enum option_id {
 	OPTION_GATEWAY_SCOPE,
 	OPTION_REQUIRED,
 	OPTION_TENANT_FROM,
-	OPTION_KEY_FROM,
-	OPTION_STRICT,
-	OPTION_GATEWAY_LEASE,
-	OPTION_RETENTION,
-	OPTION_WAIT,
-	OPTION_TIMEOUT,
 	OPTION_ON_5XX,
-	OPTION_RELEASE,
-	OPTION_IN_DOUBT,
-	OPTION_FAIL,
-	OPTION_BODY_MAX,
-	OPTION_RESPONSE_MAX,
-	OPTION_PREPARE,
-	OPTION_WORKERS,
 	OPTION_USER,
 	OPTION_PRINT_CONFIG,
 	OPTION_NGINX,
@@ -198,6 +185,7 @@ typedef struct cli_command {
 	const char *const *about;
 	const option_use *uses;
 	int use_count;
+	const char *unknown_hint; /* where to write what has no option; NULL: pgonce help NAME */
 	operand_rule operands;
 	const int *exits;                             /* codes besides 0, 1 and 2; ends with 0 */
 	int (*run)(const cli_invocation *invocation); /* NULL: cli_help, which reads this table */

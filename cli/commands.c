@@ -225,33 +225,34 @@ ABOUT(version_about,
 USES(version_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(version_exits, CLI_NO_SERVER);
 
-ABOUT(gateway_about,
-      "Makes a service that knows nothing of idempotency safe to retry: runs nginx with pgonce's module in front of "
-      "it, in the foreground. A POST or PATCH with a key runs once. Every retry gets the stored answer, byte for byte, "
-      "marked Idempotency-Replayed: true. Without --required, a request without a key passes unprotected. "
-      "docs/gateway.md has the rules.",
-      "It speaks plain HTTP: listen on this machine, behind the proxy that terminates TLS and authenticates callers. "
-      "For TLS, authentication, more services or limits, start an nginx configuration of your own from --print-config.",
-      "Its workers connect as libpq's environment, service file and password file say here, and --dsn before these. "
-      "Started by root they are another user (--user), who must be able to reach the database, and who gets a copy of "
-      "root's password file; HUP makes it anew.",
-      "The contract must be in the database (pgonce init). Without the database the gateway starts closed, and answers "
-      "503 until the database is back; with --fail open, requests pass WITHOUT protection until then. /once/ready "
-      "answers 200 or 503. The access log, with a verdict for each request, goes to standard output, and nginx's "
-      "messages go to standard error. /once/status, for this machine only, counts verdicts, batches and latencies.",
-      "INT, TERM and QUIT finish the running requests and stop; a second one stops at once. HUP reads the "
-      "configuration again.",
-      "  pgonce gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:3000 --scope payments --required",
-      "  pgonce gateway --listen unix:/run/gate.sock --upstream http://unix:/run/app.sock --required --tenant "
-      "http_x_tenant",
-      "  pgonce gateway --upstream http://127.0.0.1:3000 --required --print-config > /etc/nginx/pgonce.conf");
+ABOUT(
+    gateway_about,
+    "Makes a service that knows nothing of idempotency safe to retry: runs nginx with pgonce's module in front of "
+    "it, in the foreground. A POST or PATCH with a key runs once. Every retry gets the stored answer, byte for byte, "
+    "marked Idempotency-Replayed: true. Without --required, a request without a key passes unprotected. "
+    "docs/gateway.md has the rules.",
+    "It speaks plain HTTP: listen on this machine, behind the proxy that terminates TLS and authenticates callers. "
+    "For everything else (TLS, authentication, limits, waiting, the lease, more workers or services) there are nginx's "
+    "directives. Print the configuration into a file, edit it, write the connection string into the file that "
+    "once_database names, and run nginx on it: nginx -c FILE.",
+    "Its workers connect as libpq's environment, service file and password file say here, and --dsn before these. "
+    "Started by root they are another user (--user), who must be able to reach the database, and who gets a copy of "
+    "root's password file; HUP makes it anew.",
+    "The contract must be in the database (pgonce init). Without the database the gateway starts closed, and answers "
+    "503 until the database is back. /once/ready answers 200 or 503. The access log, with a verdict for each request, "
+    "goes to standard output, and nginx's messages go to standard error. /once/status, for this machine only, counts "
+    "verdicts, batches and latencies.",
+    "INT, TERM and QUIT finish the running requests and stop; a second one stops at once. HUP reads the "
+    "configuration again.",
+    "  pgonce gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:3000 --scope payments --required",
+    "  pgonce gateway --listen unix:/run/gate.sock --upstream http://unix:/run/app.sock --required --tenant "
+    "http_x_tenant",
+    "  pgonce gateway --upstream http://127.0.0.1:3000 --required --dir /srv/gate --print-config > "
+    "/srv/gate/nginx.conf");
 USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATEWAY_SCOPE, false},
-     {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_KEY_FROM, false}, {OPTION_STRICT, false},
-     {OPTION_WAIT, false}, {OPTION_GATEWAY_LEASE, false}, {OPTION_RETENTION, false}, {OPTION_TIMEOUT, false},
-     {OPTION_ON_5XX, false}, {OPTION_RELEASE, false}, {OPTION_IN_DOUBT, false}, {OPTION_FAIL, false},
-     {OPTION_BODY_MAX, false}, {OPTION_RESPONSE_MAX, false}, {OPTION_PREPARE, false}, {OPTION_WORKERS, false},
-     {OPTION_USER, false}, {OPTION_PRINT_CONFIG, false}, {OPTION_NGINX, false}, {OPTION_MODULE, false},
-     {OPTION_GATEWAY_DIR, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_ON_5XX, false}, {OPTION_USER, false},
+     {OPTION_PRINT_CONFIG, false}, {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_GATEWAY_DIR, false},
+     {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(keep_about,
@@ -358,11 +359,12 @@ EXITS(help_exits, 0);
 
 /* A command NAME whose texts, options and exit codes are IDENT_about,
  * IDENT_uses and IDENT_exits, run by cli_IDENT. */
-#define COMMAND(ident, ...) COMMAND_BY(cli_##ident, ident, __VA_ARGS__)
-#define COMMAND_BY(function, ident, n, o, s, u)                                                                        \
+#define COMMAND(ident, ...) COMMAND_BY(cli_##ident, ident, __VA_ARGS__, NULL)
+#define COMMAND_BY(function, ident, n, o, s, u, h)                                                                     \
 	{                                                                                                                  \
 		.name = (n), .summary = (s), .usage = (u), .about = ident##_about, .uses = ident##_uses,                       \
-		.use_count = COUNT(ident##_uses), .operands = (o), .exits = ident##_exits, .run = (function)                   \
+		.use_count = COUNT(ident##_uses), .unknown_hint = (h), .operands = (o), .exits = ident##_exits,                \
+		.run = (function)                                                                                              \
 	}
 
 const cli_command cli_commands[] = {
@@ -371,8 +373,11 @@ const cli_command cli_commands[] = {
             "[--dir DIR] [--detach | --stop | --status]"),
     COMMAND(run, "run", OPERANDS_COMMAND, "run a command to success at most once, and replay its outcome",
             "--scope S --key K [OPTIONS] -- CMD [ARG...]"),
-    COMMAND(gateway, "gateway", OPERANDS_NONE, "nginx with the module in front of a service: its POSTs run once",
-            "--upstream URL [--listen ADDRESS] [OPTIONS]"),
+    COMMAND_BY(cli_gateway, gateway, "gateway", OPERANDS_NONE,
+               "nginx with the module in front of a service: its POSTs run once",
+               "--upstream URL [--listen ADDRESS] [OPTIONS]",
+               "what has no option is a directive of nginx, such as once_wait, once_fail or worker_processes: write "
+               "it into the configuration that --print-config prints, and run nginx on that (docs/gateway.md)"),
     COMMAND(keep, "keep", OPERANDS_NONE, "keep the database in order: retention, recovery, metrics",
             "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]"),
     COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to a broker or webhooks",
@@ -400,7 +405,7 @@ const cli_command cli_commands[] = {
     COMMAND(plan, "plan", OPERANDS_NONE, "what a rate of intents will need: disk, WAL, memory", "--rate N [OPTIONS]"),
     COMMAND(version, "version", OPERANDS_NONE, "print versions", "[--dsn CONNINFO]"),
     COMMAND_BY(NULL, help, "help", OPERANDS_ONE_OPTIONAL, "print help, man pages, or the reference",
-               "[COMMAND] [--man DIR | --markdown [configuration]]"),
+               "[COMMAND] [--man DIR | --markdown [configuration]]", NULL),
 };
 const int cli_command_count = COUNT(cli_commands);
 

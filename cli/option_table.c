@@ -98,46 +98,11 @@ const cli_option cli_options[OPTION_COUNT] = {
                                 "whose keys these are: a variable of nginx that clients cannot choose (http_x_tenant: "
                                 "a header that the proxy in front sets in every request), or none: all callers are "
                                 "one; default: none, on addresses of this machine only"),
-    [OPTION_KEY_FROM] =
-        TEXT(0, "key-from", "VARIABLE",
-             "where the key is: a variable of nginx, for example http_webhook_id; default: the header Idempotency-Key"),
-    [OPTION_STRICT] =
-        FLAG(0, "strict", "take a key only in double quotes, as the draft says; without it, a bare key too"),
-    [OPTION_GATEWAY_LEASE] =
-        DURATION(0, "lease", 1000, 7 * DAYS_MS,
-                 "how long a claim holds if the gateway is lost; it is renewed while the service works; default: 30s"),
-    [OPTION_RETENTION] = DURATION(0, "retention", 1000, 3650 * DAYS_MS,
-                                  "how long an outcome is kept; default: the scope's policy (7d unless set)"),
-    [OPTION_WAIT] =
-        DURATION(0, "wait", 0, 10 * 60 * 1000,
-                 "how long an attempt waits for a running one of the same intent; default: not at all (409)"),
-    [OPTION_TIMEOUT] = DURATION(0, "timeout", 100, HOURS_MS,
-                                "how long the service may be silent; then its intent is in doubt (504); default: 60s"),
     [OPTION_ON_5XX] =
         CHOICE("on-5xx", "WHAT", "in_doubt|release|store",
                "what a 5xx of the service says of the effect. in_doubt: nothing; release: it was rolled "
                "back, so a retry runs (but 502, 503, 504, which a proxy may have given); store: it is the "
                "outcome; default: in_doubt"),
-    [OPTION_RELEASE] = TEXT(0, "release", "STATUSES",
-                            "statuses of the service behind which no effect can be, for example 401,429,503, or 4xx: a "
-                            "retry runs, and what was done all the same is done twice. none: not even an answer that "
-                            "asks for another attempt releases; default: such an answer does (Retry-After)"),
-    [OPTION_IN_DOUBT] = CHOICE("in-doubt", "WHAT", "hold|retry",
-                               "hold: an intent in doubt stays so until it is decided (409); retry: run it again, "
-                               "since the service is idempotent itself; default: hold"),
-    [OPTION_FAIL] =
-        CHOICE("fail", "HOW", "closed|open",
-               "what to do without the database. closed: refuse (503); open: pass unprotected; default: closed"),
-    [OPTION_BODY_MAX] =
-        BYTES(0, "body-max", 1, INT64_C(1024) * 1024 * 1024, "the largest request body (k, M allowed); default: 1M"),
-    [OPTION_RESPONSE_MAX] =
-        BYTES(0, "response-max", 1, INT64_C(64) * 1024 * 1024,
-              "the largest answer that is stored; a larger one is passed on and cannot be replayed; default: 1M"),
-    [OPTION_PREPARE] = FLAG(0, "prepare",
-                            "use prepared statements, which cost PostgreSQL far less; not behind a pooler that moves a "
-                            "session between connections"),
-    [OPTION_WORKERS] =
-        NUMBER(0, "workers", 1, 64, "nginx's worker processes; default: 1, whose batches are the fullest"),
     [OPTION_USER] = TEXT(0, "user", "NAME",
                          "whom the workers run as, if root starts it; default: www-data, else nginx, else nobody"),
     [OPTION_PRINT_CONFIG] =
@@ -147,7 +112,7 @@ const cli_option cli_options[OPTION_COUNT] = {
                            "ngx_http_once_module.so; default: found beside this command, else among nginx's modules"),
     [OPTION_GATEWAY_DIR] = TEXT(0, "dir", "DIR",
                                 "where the configuration and nginx's temporary files go; default: a new directory, "
-                                "which is removed at the end"),
+                                "which is removed at the end (with --print-config: /run/pgonce-gateway)"),
     [OPTION_CONFIG] = TEXT('c', "config", "FILE",
                            "the configuration file (pgonce.conf(5), docs/configuration.md); default: pgonce.conf"),
     [OPTION_CHECK_CONFIG] =

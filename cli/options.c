@@ -124,7 +124,9 @@ static int unknown_option(const cli_invocation *invocation, const char *word)
 	char *name = cli_duplicate(start);
 	name[strcspn(name, "=")] = '\0';
 	const char *nearest = nearest_option(invocation->command, name);
+	const char *hint = invocation->command->unknown_hint;
 	int result = nearest != NULL ? usage_error(invocation, "unknown option %s; did you mean --%s?", word, nearest)
+	             : hint != NULL  ? cli_fail(invocation, CLI_USAGE, hint, "unknown option %s", word)
 	                             : usage_error(invocation, "unknown option %s", word, "");
 	free(name);
 	return result;

@@ -164,7 +164,7 @@ class Demo:
         service = self.launch(self.build / f"examples/{name}/{name}-example", "--listen", f"unix:{at}", "--dsn", self.dsn)
         self.wait_for(name, service, at)
         user = ["--user", pwd.getpwuid(self.user).pw_name] if os.geteuid() == 0 else []
-        words = ["--listen", f"127.0.0.1:{port}", "--upstream", f"http://unix:{at}", "--scope", name, "--wait", "10s", "--required", "--prepare"]
+        words = ["--listen", f"127.0.0.1:{port}", "--upstream", f"http://unix:{at}", "--scope", name, "--required"]
         gateway = self.launch(self.pgonce, "gateway", "--dsn", self.dsn, "--dir", self.home / f"gateway-{name}", *words, *user, as_root=True)
         self.wait_for(f"the gateway before {name}", gateway, ("127.0.0.1", port))
         return {"url": f"http://127.0.0.1:{port}/{name}", "status": f"http://127.0.0.1:{port}/once/status", "socket": at, "pid": service, "gateway": gateway}

@@ -34,21 +34,8 @@ static void read_settings(const cli_invocation *invocation, gateway *gateway)
 	    .upstream = invocation->text[OPTION_UPSTREAM],
 	    .scope = invocation->text[OPTION_GATEWAY_SCOPE],
 	    .required = invocation->given[OPTION_REQUIRED],
-	    .strict = invocation->given[OPTION_STRICT],
-	    .prepare = invocation->given[OPTION_PREPARE],
 	    .tenant = cli_text(invocation, OPTION_TENANT_FROM, "none"),
-	    .key = invocation->text[OPTION_KEY_FROM],
 	    .on_5xx = invocation->text[OPTION_ON_5XX],
-	    .release = invocation->text[OPTION_RELEASE],
-	    .in_doubt = invocation->text[OPTION_IN_DOUBT],
-	    .fail = invocation->text[OPTION_FAIL],
-	    .lease_ms = invocation->number[OPTION_GATEWAY_LEASE],
-	    .retention_ms = invocation->number[OPTION_RETENTION],
-	    .wait_ms = invocation->number[OPTION_WAIT],
-	    .timeout_ms = invocation->number[OPTION_TIMEOUT],
-	    .body_bytes_max = invocation->number[OPTION_BODY_MAX],
-	    .response_bytes_max = invocation->number[OPTION_RESPONSE_MAX],
-	    .workers = (int)invocation->number[OPTION_WORKERS],
 	    .user = invocation->text[OPTION_USER],
 	    .access_log = "/dev/stdout",
 	    .json = invocation->given[OPTION_JSON],
@@ -276,14 +263,13 @@ static int run(const gateway *gateway, const signals *signals)
 
 /*
  * Is the contract where the gateway will look for it? Said now, and not request by
- * request. A database that is away is nobody's mistake: the gateway starts, closed or
- * with --fail open unprotected, and is whole when it is there. One that refuses us
- * (its name, a role, a password) is one, and so is a user who cannot get to it.
+ * request. A database that is away is nobody's mistake: the gateway starts closed, and
+ * works when it is there. One that refuses us (its name, a role, a password) is one, and
+ * so is a user who cannot get to it.
  */
 static int check_contract(const gateway *gateway, const char *conninfo, bool is_there)
 {
 	const cli_invocation *invocation = gateway->invocation;
-	bool is_open = gateway->fail != NULL && strcmp(gateway->fail, "open") == 0;
 	once_session *session = NULL;
 	once_error *error = NULL;
 	int result = CLI_OK;
@@ -298,8 +284,9 @@ static int check_contract(const gateway *gateway, const char *conninfo, bool is_
 			                  once_error_message(error));
 			once_error_free(error);
 		} else if (is_away) {
-			cli_note(invocation, "starting %s until the database is there, and /once/ready says so: %s",
-			         is_open ? "open: requests pass WITHOUT protection" : "closed: every request with a key gets 503",
+			cli_note(invocation,
+			         "starting closed: every request with a key gets 503 until the database is there, and /once/ready "
+			         "says so: %s",
 			         once_error_message(error));
 			once_error_free(error);
 		} else {
@@ -394,8 +381,12 @@ static int serve(gateway *gateway)
 int cli_gateway(const cli_invocation *invocation)
 {
 	gateway gateway;
+	const char *directory = invocation->text[OPTION_GATEWAY_DIR];
 
 	read_settings(invocation, &gateway);
+	if (invocation->given[OPTION_PRINT_CONFIG] && directory != NULL) {
+		snprintf(gateway.directory, sizeof gateway.directory, "%s", directory);
+	}
 	int result = gateway_validate(&gateway);
 	if (result == CLI_OK && !invocation->given[OPTION_TENANT_FROM] && !gateway_is_local(&gateway)) {
 		result =

@@ -19,21 +19,8 @@ typedef struct gateway {
 	const char *upstream; /* "http://HOST[:PORT]", "https://...", "http://unix:/PATH" */
 	const char *scope;    /* NULL: as the module does, the location */
 	bool required;
-	bool strict;
-	bool prepare;
 	const char *tenant; /* a variable of nginx, or "none" */
-	const char *key;    /* a variable */
 	const char *on_5xx;
-	const char *release; /* "none", or statuses with commas between them */
-	const char *in_doubt;
-	const char *fail;
-	int64_t lease_ms;
-	int64_t retention_ms;
-	int64_t wait_ms;
-	int64_t timeout_ms; /* how long the upstream may take; 0: 60 s */
-	int64_t body_bytes_max;
-	int64_t response_bytes_max;
-	int workers;      /* 0: one */
 	const char *user; /* whom root's workers run as; NULL: not root */
 	char *group;      /* NULL: the user's; of whoever has set it */
 	uid_t uid;        /* of that user; 0: the workers run as pgonce does */

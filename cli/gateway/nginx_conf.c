@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "conninfo.h"
-#include "http.h"
 #include "nginx.h"
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -30,8 +29,8 @@ enum {
 	UNIX_PATH_MAX_BYTES = 107, /* sockaddr_un */
 	SCOPE_MAX_BYTES = 255,     /* as the contract */
 	VARIABLE_MAX_BYTES = 100,
-	TIMEOUT_S = 60,
-	ENDING_MS = 10 * 1000, /* for the reports of a worker's last requests */
+	TIMEOUT_S = 60, /* how long the service may be silent */
+	ENDING_S = 10,  /* for the reports of a worker's last requests */
 	CONNECTIONS_MAX = 4096,
 	FILES_BESIDES = 64 /* logs, sockets, the database's connections, what nginx opens itself */
 };
@@ -151,25 +150,6 @@ static int refuse(const gateway *gateway, const char *option, const char *value,
 	                wanted);
 }
 
-static bool is_release(const char *text)
-{
-	http_statuses statuses = {{0}};
-
-	if (strcmp(text, "none") == 0) {
-		return true;
-	}
-	for (;;) {
-		size_t length = strcspn(text, ",");
-		if (!http_statuses_add(&statuses, (http_text){.data = text, .length = length})) {
-			return false;
-		}
-		if (text[length] == '\0') {
-			return true;
-		}
-		text += length + 1;
-	}
-}
-
 int gateway_validate(const gateway *gateway)
 {
 	upstream parsed;
@@ -187,18 +167,11 @@ int gateway_validate(const gateway *gateway)
 	if (!is_variable(gateway->tenant)) {
 		return refuse(gateway, "tenant", gateway->tenant, "the name of a variable of nginx (http_x_tenant), or none");
 	}
-	if (gateway->key != NULL && !is_variable(gateway->key)) {
-		return refuse(gateway, "key-from", gateway->key, "the name of a variable of nginx (http_webhook_id)");
-	}
-	if (gateway->release != NULL && !is_release(gateway->release)) {
-		return refuse(gateway, "release", gateway->release,
-		              "none, or statuses from 300 to 599 or 4xx, with commas between them");
-	}
 	if (gateway->user != NULL && !is_text_of(gateway->user, path_characters, VARIABLE_MAX_BYTES)) {
 		return refuse(gateway, "user", gateway->user, "the name of a user");
 	}
 	if (!is_file_name(gateway->directory)) {
-		return refuse(gateway, "dir", gateway->directory, "a path without control characters and '$'");
+		return refuse(gateway, "dir", gateway->directory, "an absolute path without control characters and '$'");
 	}
 	return CLI_OK;
 }
@@ -266,14 +239,10 @@ static void put_connections(FILE *out)
 	        (unsigned long long)(files > 2 * FILES_BESIDES ? files - FILES_BESIDES : FILES_BESIDES));
 }
 
-static int64_t timeout_ms(const gateway *gateway)
-{
-	return gateway->timeout_ms > 0 ? gateway->timeout_ms : TIMEOUT_S * 1000;
-}
-
 static void put_main(const gateway *gateway, FILE *out)
 {
-	fputs("# Written by pgonce at each start.\nload_module ", out);
+	fputs("# Written by pgonce gateway. With --print-config it is yours to change: docs/gateway.md.\nload_module ",
+	      out);
 	put_quoted(out, gateway->module);
 	fputs(";\n", out);
 	if (gateway->user != NULL) {
@@ -282,12 +251,12 @@ static void put_main(const gateway *gateway, FILE *out)
 	fprintf(
 	    out,
 	    "# One worker makes fuller batches than several, and is enough for tens of thousands of requests a second.\n"
-	    "worker_processes %d;\n"
+	    "worker_processes 1;\n"
 	    "# A worker that ends lets its requests end first: longer than proxy_read_timeout.\n"
-	    "worker_shutdown_timeout %lldms;\n"
+	    "worker_shutdown_timeout %ds;\n"
 	    "daemon off;\n"
 	    "error_log stderr warn;\n",
-	    gateway->workers != 0 ? gateway->workers : 1, (long long)(timeout_ms(gateway) + ENDING_MS));
+	    TIMEOUT_S + ENDING_S);
 	put_path(out, "", "pid", gateway, "nginx.pid");
 	put_path(out, "", "lock_file", gateway, "nginx.lock");
 	put_connections(out);
@@ -326,9 +295,6 @@ static void put_http(const gateway *gateway, FILE *out)
 	static const char *const temporary[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"};
 
 	put_path(out, "    ", "once_database", gateway, "database");
-	if (gateway->prepare) {
-		fputs("    once_prepare on;\n", out);
-	}
 	fputs("    once_replay_cache zone=once_replays:32m;\n", out);
 	put_log_format(gateway->json, out);
 	fputs("    access_log ", out);
@@ -386,32 +352,6 @@ static void put_upstream(const gateway *gateway, FILE *out)
 	        parsed.address);
 }
 
-static void put_duration(FILE *out, const char *name, int64_t ms)
-{
-	if (ms > 0) {
-		fprintf(out, "            %s %lldms;\n", name, (long long)ms);
-	}
-}
-
-static void put_word(FILE *out, const char *name, const char *word)
-{
-	if (word != NULL) {
-		fprintf(out, "            %s %s;\n", name, word);
-	}
-}
-
-static void put_release(FILE *out, const char *statuses)
-{
-	if (statuses == NULL) {
-		return;
-	}
-	fputs("            once_release ", out);
-	for (const char *at = statuses; *at != '\0'; at++) {
-		fputc(*at == ',' ? ' ' : *at, out);
-	}
-	fputs(";\n", out);
-}
-
 static void put_once(const gateway *gateway, FILE *out)
 {
 	bool none = strcmp(gateway->tenant, "none") == 0;
@@ -423,23 +363,8 @@ static void put_once(const gateway *gateway, FILE *out)
 		fputs(";\n", out);
 	}
 	fprintf(out, "            once_tenant %s%s;\n", none ? "" : "$", variable_name(gateway->tenant));
-	if (gateway->key != NULL) {
-		fprintf(out, "            once_key $%s;\n", variable_name(gateway->key));
-	}
-	put_word(out, "once_key_syntax", gateway->strict ? "strict" : NULL);
-	put_duration(out, "once_lease", gateway->lease_ms);
-	put_duration(out, "once_retention", gateway->retention_ms);
-	put_duration(out, "once_wait", gateway->wait_ms);
-	put_word(out, "once_on_5xx", gateway->on_5xx);
-	put_release(out, gateway->release);
-	put_word(out, "once_in_doubt", gateway->in_doubt);
-	put_word(out, "once_fail", gateway->fail);
-	if (gateway->body_bytes_max > 0) {
-		fprintf(out, "            once_body_max %lld;\n            client_max_body_size %lld;\n",
-		        (long long)gateway->body_bytes_max, (long long)gateway->body_bytes_max);
-	}
-	if (gateway->response_bytes_max > 0) {
-		fprintf(out, "            once_response_max %lld;\n", (long long)gateway->response_bytes_max);
+	if (gateway->on_5xx != NULL) {
+		fprintf(out, "            once_on_5xx %s;\n", gateway->on_5xx);
 	}
 }
 
@@ -462,8 +387,8 @@ static void put_proxy(const gateway *gateway, FILE *out)
 	        "            proxy_set_header X-Forwarded-Proto $scheme;\n"
 	        "            proxy_connect_timeout 5s;\n"
 	        "            proxy_send_timeout 30s;\n"
-	        "            proxy_read_timeout %lldms;\n",
-	        parsed.tls ? "https" : "http", (long long)timeout_ms(gateway));
+	        "            proxy_read_timeout %ds;\n",
+	        parsed.tls ? "https" : "http", TIMEOUT_S);
 	if (parsed.tls) {
 		fprintf(out,
 		        "            proxy_ssl_server_name on;\n"

@@ -37,14 +37,19 @@ class Play:
         return f"{order}-{self.name}"
 
     def post(self, service, order, behave=""):
-        """(status, replayed, body) of one attempt through the gateway before that service."""
+        """(status, replayed, body) through the gateway before that service. While another attempt runs it comes again, when the answer says."""
         url = urllib.parse.urlsplit(self.demo[service]["url"])
-        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
-        connection.request("POST", url.path, self.body(order), self.headers(order, behave))
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        connection.close()
-        return answer.status, answer.getheader("Idempotency-Replayed") == "true", body
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
+            connection.request("POST", url.path, self.body(order), self.headers(order, behave))
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            connection.close()
+            is_active = answer.status == 409 and json.loads(body)["type"].endswith(":active")
+            if not is_active or time.monotonic() > deadline:
+                return answer.status, answer.getheader("Idempotency-Replayed") == "true", body
+            time.sleep(int(answer.getheader("Retry-After")))
 
     def headers(self, order, behave):
         return {"Content-Type": "application/json", "Idempotency-Key": self.key(order), "X-Behave": behave}

@@ -17,6 +17,7 @@ from .command import PROGRAM, ends
 UPSTREAM = ("--upstream", "http://127.0.0.1:3000")
 # Root's workers are the tests' other user, who gets to the servers' sockets.
 AS_OTHERS = ["--user", unprivileged()[1].pw_name] if unprivileged()[1] else []
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 needs_module = pytest.mark.skipif(not MODULE.exists(), reason=f"{MODULE} is not built (nginx-dev)")
 
 
@@ -40,6 +41,20 @@ class Gateway:
         self.process = subprocess.Popen(self.words(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, start_new_session=True)
         # The socket accepts before there is a worker.
         wait_until(lambda: self.process.poll() is not None or (self.answers() and self.has_worker()), "the gateway to work")
+        assert self.process.poll() is None, self.process.stderr.read()
+        return self
+
+    def start_edited(self, *lines):
+        """nginx alone, as docs/gateway.md says: on what --print-config prints, with these directives of the location in it."""
+        place = self.directory / "edited"
+        place.mkdir(mode=0o711)
+        printed = subprocess.run(self.words("--dir", str(place), "--print-config"), capture_output=True, text=True, check=True, env=self.environment).stdout
+        first = "            once required;\n"
+        assert printed.count(first) == 1
+        (place / "nginx.conf").write_text(printed.replace(first, first + "".join(f"            {line}\n" for line in lines)))
+        (place / "database").write_text(self.dsn)
+        self.process = subprocess.Popen([NGINX, "-c", place / "nginx.conf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, start_new_session=True)
+        wait_until(lambda: self.process.poll() is not None or (self.answers() and children_of(self.process.pid)), "nginx to work")
         assert self.process.poll() is None, self.process.stderr.read()
         return self
 

@@ -37,25 +37,20 @@ def config(*options):
     "load_module ", "worker_processes 1;", "daemon off;", "error_log stderr warn;", "once_database ", "once_tenant none;",
     "proxy_pass http://once_upstream;", "proxy_ignore_client_abort on;", "proxy_http_version 1.1;",
     "proxy_set_header Connection $once_connection;", "keepalive 64;", "listen 127.0.0.1:8080;", "once on;", "location = /once/status {",
-    "deny all;", "proxy_connect_timeout 5s;", "proxy_read_timeout 60000ms;", "verdict=", "$once_verdict",
+    "deny all;", "proxy_connect_timeout 5s;", "proxy_read_timeout 60s;", "worker_shutdown_timeout 70s;", "verdict=", "$once_verdict",
 ])
 def test_the_configuration_has_what_keeps_a_request_safe(line):
     assert line in config()
 
 
 @pytest.mark.parametrize("options, line", [
-    (("--required",), "once required;"), (("--scope", "payments"), 'once_scope "payments";'), (("--strict",), "once_key_syntax strict;"),
+    (("--required",), "once required;"), (("--scope", "payments"), 'once_scope "payments";'),
     (("--tenant", "http_x_tenant"), "once_tenant $http_x_tenant;"), (("--tenant", "$remote_user"), "once_tenant $remote_user;"),
-    (("--key-from", "http_webhook_id"), "once_key $http_webhook_id;"), (("--lease", "5s"), "once_lease 5000ms;"),
-    (("--retention", "2d"), "once_retention 172800000ms;"), (("--wait", "1500ms"), "once_wait 1500ms;"),
-    (("--on-5xx", "release"), "once_on_5xx release;"), (("--release", "none"), "once_release none;"), (("--release", "401,503"), "once_release 401 503;"),
-    (("--timeout", "5m"), "proxy_read_timeout 300000ms;"), (("--timeout", "5m"), "worker_shutdown_timeout 310000ms;"), (("--in-doubt", "retry"), "once_in_doubt retry;"), (("--fail", "open"), "once_fail open;"),
-    (("--body-max", "8M"), "client_max_body_size 8388608;"), (("--response-max", "64k"), "once_response_max 65536;"),
-    (("--prepare",), "once_prepare on;"), (("--workers", "3"), "worker_processes 3;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
+    (("--on-5xx", "release"), "once_on_5xx release;"), (("--on-5xx", "store"), "once_on_5xx store;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
     (("--listen", "[::1]:80"), "listen [::1]:80;"), (("--listen", "*:80", "--tenant", "none"), "listen *:80;"),
     (("--upstream", "https://api.example.com"), "server api.example.com:443;"), (("--upstream", "https://[::1]:8443/"), "server [::1]:8443;"),
     (("--upstream", "https://api.example.com"), "proxy_ssl_verify on;"), (("--upstream", "http://unix:/run/app.sock"), "server unix:/run/app.sock;"),
-    (("--json",), '"verdict":"$once_verdict"'),
+    (("--json",), '"verdict":"$once_verdict"'), (("--dir", "/srv/gate"), 'once_database "/srv/gate/database";'),
 ])
 def test_each_option_is_a_line_of_the_configuration(options, line):
     given = options if "--upstream" in options else (*UPSTREAM, *options)
@@ -78,8 +73,8 @@ HOSTILE = ["x;} evil", 'x"; evil', "x\nevil", "x$evil", "x{evil", "x#evil", "x'e
 
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("option, form", [
-    ("--scope", "{}"), ("--tenant", "{}"), ("--tenant", "${}"), ("--key-from", "{}"), ("--listen", "{}:80"), ("--listen", "unix:/{}"),
-    ("--release", "{}"), ("--release", "503,{}"), ("--listen", "127.0.0.1:{}"), ("--upstream", "http://{}"), ("--upstream", "http://host:{}"), ("--upstream", "http://unix:/{}"),
+    ("--scope", "{}"), ("--tenant", "{}"), ("--tenant", "${}"), ("--listen", "{}:80"), ("--listen", "unix:/{}"), ("--on-5xx", "{}"), ("--dir", "{}"),
+    ("--listen", "127.0.0.1:{}"), ("--upstream", "http://{}"), ("--upstream", "http://host:{}"), ("--upstream", "http://unix:/{}"),
     ("--upstream", "http://host/{}"), ("--upstream", "{}"),
 ])
 def test_no_value_can_say_more_than_itself(option, form, value):
@@ -332,16 +327,16 @@ def test_the_counters_are_for_this_machine(gateway):
 
 
 @needs_module
-@pytest.mark.parametrize("options, status, runs, says", [
-    ((), 503, 0, b"starting closed: every request with a key gets 503 until the database is there"),
-    (("--fail", "open"), 201, 2, b"starting open: requests pass WITHOUT protection until the database is there"),
-])
-def test_without_a_database_it_starts_as_it_says_and_protects_when_that_is_there(server, db, upstream, options, status, runs, says):
+@pytest.mark.parametrize("way, status, runs", [("as it is", 503, 0), ("edited", 201, 2)])
+def test_without_a_database_it_starts_closed_unless_edited_and_protects_when_that_is_there(server, db, upstream, way, status, runs):
     away = private_directory("pgonce-away-")
     away.chmod(0o755)
     gateway = Gateway(db.dsn().replace(str(server.directory), str(away)), upstream)
     try:
-        gateway.start(*options)
+        if way == "edited":
+            gateway.start_edited("once_fail open;")
+        else:
+            gateway.start()
         assert [gateway.post("early").status for _ in range(2)] == [status] * 2 and upstream.count("early") == runs
         ready = http1(gateway.socket, "GET", "/once/ready", [], b"")
         assert ready.status == 503 and json.loads(ready.body)["ready"] is False
@@ -349,7 +344,35 @@ def test_without_a_database_it_starts_as_it_says_and_protects_when_that_is_there
         wait_until(lambda: http1(gateway.socket, "GET", "/once/ready", [], b"").status == 200, "the database")
         assert [gateway.post("k").status for _ in range(2)] == [201] * 2 and upstream.count("k") == 1
         ended, _, said = gateway.end()
-        assert ended == 0 and says in said
+        assert ended == 0 and (b"starting closed: every request with a key gets 503 until the database is there" in said) == (way == "as it is")
     finally:
         gateway.close()
         shutil.rmtree(away)
+
+
+# What has no option.
+
+
+@pytest.mark.parametrize("option", ["--key-from", "--strict", "--wait", "--lease", "--retention", "--timeout", "--release", "--in-doubt", "--fail", "--body-max", "--response-max", "--prepare", "--workers"])
+def test_what_is_a_directive_alone_is_refused_and_the_error_says_where_to_write_it(option):
+    done = print_config(*UPSTREAM, option, "1")
+    assert done.returncode == 2 and done.stdout == b"" and f"unknown option {option}\n" in done.stderr.decode()
+    assert b"hint: what has no option is a directive of nginx" in done.stderr and b"--print-config" in done.stderr and b"docs/gateway.md" in done.stderr
+
+
+@needs_module
+def test_a_configuration_that_is_printed_and_edited_runs_in_nginx_alone(gateway, upstream):
+    """once_wait: the second attempt gets the answer of the first. Without the line it would be 409."""
+    hold, answers = threading.Event(), []
+    upstream.script("held", Answer(hold=hold))
+    gateway.start_edited("once_wait 1m;")
+    asking = [threading.Thread(target=lambda: answers.append(gateway.post("held"))) for _ in range(2)]
+    asking[0].start()
+    upstream.wait("held")
+    asking[1].start()
+    wait_until(lambda: json.loads(http1(gateway.socket, "GET", "/once/status", [("Accept", "application/json")]).body)["waiting"] == 1, "the second to wait")
+    hold.set()
+    for each in asking:
+        each.join(60)
+    assert sorted((answer.status, answer.replayed) for answer in answers) == [(201, False), (201, True)] and upstream.count("held") == 1
+    assert gateway.end()[0] == 0
