@@ -87,6 +87,8 @@ NODE = (
              node("conformance", NODE_SUITE, "express: refused-under-a-lease-then-run")),
     Mutation("refusals", "lib/lease.js", "(answer.resultType ? held.complete(answer) : held.fail(false, {...reasons.REFUSED, answer}))", "held.fail(false, {...reasons.REFUSED, answer})",
              node("conformance", NODE_SUITE, "express: a-refusal-under-a-lease-above-the-limit")),
+    Mutation("refusals", "lib/guard.js", "|| status < 200 || status >= 500 ? 'none'", "|| status < 200 || (status >= 500 && status <= 599) ? 'none'",
+             node("conformance", NODE_SUITE, "express: a-status-above-599")),
 )  # fmt: skip
 
 PYTHON = (
@@ -135,6 +137,7 @@ PYTHON = (
     Mutation("refusals", "src/pgonce/_lease.py", "yield held.fail(False, outcome, code=_reasons.REFUSED[0], message=_reasons.REFUSED[1]) if refused else held.complete(outcome)", "yield held.complete(outcome)",
              ("tests/test_conformance_http.py", "refused-under-a-lease-then-run")),
     Mutation("refusals", "src/pgonce/_lease.py", " and outcome is not without", "", ("tests/test_conformance_http.py", "a-refusal-under-a-lease-above-the-limit")),
+    Mutation("refusals", "src/pgonce/http.py", "or not 200 <= status <= 499 else DONE", "or 500 <= status <= 599 else DONE", ("tests/test_conformance_http.py", "a-status-above-599")),
     Mutation("refusals", "src/pgonce/_gate.py", "http.said_of(answer.headers) is None", "not any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)",
              ("tests/test_conformance_http.py", "once-effect-of-no-known-value")),
 )  # fmt: skip

@@ -5,12 +5,16 @@ itself: its problem documents are the gateway's, its matrix is docs/clients.md."
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 
 from gateway.door import Door
 from harness.postgres import ROOT
 from harness.upstream import Upstream
+
+sys.path.insert(0, str(ROOT / "tools"))
+import clients_matrix  # noqa: E402
 
 from .suite import PROBLEMS, Gateway, Plain, assert_rows, cases, config_of, of_door
 
@@ -81,6 +85,13 @@ def test_names_of_cases_are_keys_and_no_two_share_one():
     names = [case["name"] for file in ("sql", "http", "cross") for case in cases(file)]
     assert all(re.fullmatch(r"[a-z0-9-]{3,60}", name) for name in names)
     assert len(set(names)) == len(names)
+
+
+def test_a_case_names_no_door_that_nobody_is():
+    known = {"client", "gateway", "sql", *clients_matrix.CLIENTS, *(way for ways in clients_matrix.WAYS.values() for way in ways)}
+    for file in ("sql", "http", "cross"):
+        for case in cases(file):
+            assert set(case.get("doors", [])) <= known, case["name"]
 
 
 def test_the_matrix_in_the_documents_is_that_of_the_cases():

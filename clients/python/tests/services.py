@@ -100,6 +100,8 @@ AWAY = "postgresql://postgres@127.0.0.1:1/away?connect_timeout=2"
 
 
 class Asgi:
+    framework = "starlette"
+
     def __init__(self, driver):
         self.driver = driver
 
@@ -192,6 +194,8 @@ def threads(app):
 
 
 class FlaskDoor:
+    framework = "flask"
+
     @contextlib.contextmanager
     def serving(self, case, url):
         script = Script(case)
@@ -222,6 +226,7 @@ class FlaskDoor:
 
 
 class DjangoDoor:
+    framework = "django"
     current = {}
 
     @classmethod
