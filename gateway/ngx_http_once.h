@@ -2,6 +2,9 @@
 /*
  * ngx_http_once.h: what the module's files share. A file calls only files that stand above it here.
  * nginx's part is thin: lib/http knows keys, problems and decisions; libpgonce intents.
+ *
+ * An answer is what the service gave or the store holds; a reply is what goes out to the client
+ * where that is not the service's own answer, as it comes: a stored answer, or a problem document.
  */
 #pragma once
 
@@ -113,7 +116,7 @@ typedef enum gate_stage {
 /* What a part tells the walk. It does so last: the attempt may be gone afterwards. */
 typedef enum gate_event {
 	GATE_HASHED,   /* the request has its fingerprint */
-	GATE_STEP,     /* the request or the claim has set `step` */
+	GATE_STEP,     /* `step` is set */
 	GATE_RELEASED, /* a claim that nobody needs any more was given back */
 	GATE_ENDED,    /* the answer has ended as `ending` says */
 	GATE_UNSTORED, /* the report goes on; the client waits no longer for it */
@@ -134,28 +137,28 @@ enum {
 };
 
 /* A stored answer that is being sent, to one client or several. */
-typedef struct gate_shared gate_shared;
+typedef struct gate_shared_answer gate_shared_answer;
 
 /* An answer as the contract stores it, lent by who has it. */
-typedef struct gate_stored {
+typedef struct gate_stored_answer {
 	once_verdict verdict;
 	once_state state;
 	ngx_uint_t status;
 	const char *headers;
 	once_bytes body;
 	const char *trace;
-} gate_stored;
+} gate_stored_answer;
 
-/* Whether a claim was answered from the copies that the workers share. */
+/* Whether a claim was answered from the cache. */
 typedef enum gate_cached {
 	GATE_CACHE_UNASKED,
 	GATE_CACHE_MISS,
 	GATE_CACHE_HIT
 } gate_cached;
 
-/* An answer to send: stored, or a problem. Its memory is its owner's, except for what is shared. */
+/* What is sent: a stored answer, or a problem. Its memory is its own, unless an answer has it. */
 typedef struct gate_reply {
-	gate_shared *shared; /* whose headers and body these are; NULL: its own */
+	gate_shared_answer *answer; /* whose headers and body these are; NULL: its own */
 	ngx_uint_t status;
 	http_header *headers; /* one block, freed with free() */
 	size_t header_count;
@@ -337,7 +340,7 @@ void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held);
 void gate_count_replay_bytes(ngx_int_t bytes);
 void gate_count_cache(http_cache_event event);
 
-/* ---- _cache.c: copies of stored answers, in memory that all workers share ---- */
+/* ---- _cache.c: stored answers, in memory that all workers share ---- */
 char *gate_cache_set(ngx_conf_t *cf, ngx_command_t *command, void *conf); /* once_replay_cache */
 void gate_cache_start(gate_main *conf);
 void gate_cache_stop(void);
@@ -345,22 +348,22 @@ void gate_cache_stop(void);
  * NGX_OK: *found is the answer to this request, until the next call. NGX_ABORT: the key was used
  * for another request. NGX_DECLINED: the database has to be asked.
  */
-ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored *found);
+ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored_answer *found);
 /*
- * Copies an answer that the database has, and which no transition changes any more. kept_ms: for
- * how long it is kept there at least, from then on.
+ * For an answer that the database has, and which no transition changes any more. kept_ms: for how
+ * long it is kept there at least, from then on.
  */
-void gate_cache_keep(const gate_attempt *attempt, const gate_stored *stored, ngx_msec_t then, int64_t kept_ms);
+void gate_cache_keep(const gate_attempt *attempt, const gate_stored_answer *answer, ngx_msec_t then, int64_t kept_ms);
 int64_t gate_cache_kept_ms(void); /* of an intent without a retention of its own; 0: not known */
 
-/* ---- _replay.c: stored answers and problems ---- */
+/* ---- _reply.c: stored answers and problems ---- */
 #define GATE_CHARSET "X-Accel-Charset" /* among stored headers: for nginx, and never for a client */
 ngx_int_t gate_reply_variables(ngx_conf_t *cf);
 /* NGX_DECLINED: nothing is stored that could be sent. */
 ngx_int_t gate_reply_own(gate_reply *reply, const once_answer *answer);
 /* For attempt->reply, with a body that is shared: do not write to it. NGX_BUSY: no room now. */
-ngx_int_t gate_reply_stored(gate_attempt *attempt, const gate_stored *stored);
-gate_stored gate_stored_of(const once_answer *answer); /* without its trace */
+ngx_int_t gate_reply_replay(gate_attempt *attempt, const gate_stored_answer *answer);
+gate_stored_answer gate_stored_answer_of(const once_answer *answer); /* without its trace */
 /* The problem in place of an answer, as attempt->reply. status 0: its own. */
 ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail);
 void gate_reply_free(gate_reply *reply);
@@ -372,13 +375,19 @@ gate_attempt *gate_attempt_new(ngx_http_request_t *r, gate_location *location, g
 gate_attempt *gate_attempt_of(ngx_http_request_t *r); /* of the main request; NULL: none */
 void gate_attempt_free(gate_attempt *attempt);
 void gate_attempt_log(gate_attempt *attempt, const char *event, const once_error *error);
-/* Both set `step`. */
-void gate_attempt_refuse(gate_attempt *attempt, http_problem problem, const char *detail);
-void gate_attempt_failed(gate_attempt *attempt, const once_error *error); /* NULL: no memory */
 /* The attempt that has this event. */
 #define gate_attempt_at(event, member) ((gate_attempt *)((u_char *)(event)-offsetof(gate_attempt, member)))
 /* The key for logs: a hash, unless once_log_keys says clear. out: room for 256 bytes. */
 size_t gate_key_shown(const gate_location *location, const char *text, u_char *out);
+
+/* ---- _step.c: what happens to the request. It alone sets `step` ---- */
+void gate_step_refuse(gate_attempt *attempt, http_problem problem, const char *detail);
+void gate_step_failed(gate_attempt *attempt, const once_error *error);   /* NULL: no memory */
+void gate_step_decide(gate_attempt *attempt, const once_answer *answer); /* by its verdict alone */
+/* Then, unless it waits: the reply of a request that is replayed or refused. */
+void gate_step_finish(gate_attempt *attempt, const once_answer *answer);
+/* Both at once, of an answer in the cache. NULL: it is of another request. */
+void gate_step_cached(gate_attempt *attempt, const gate_stored_answer *answer);
 
 /* ---- _variables.c ---- */
 ngx_int_t gate_variables_add(ngx_conf_t *cf);
@@ -400,7 +409,7 @@ ngx_int_t gate_request_refused(gate_attempt *attempt); /* with nginx's status */
 void gate_request_stop(gate_attempt *attempt);
 void gate_request_free(gate_attempt *attempt);
 
-/* ---- _claim.c: the claim, the wait, and what they decide ---- */
+/* ---- _claim.c: the claim, and the wait ---- */
 void gate_claim_start(gate_attempt *attempt);
 void gate_claim_stop(gate_attempt *attempt);    /* a wait; a claim that was sent goes on */
 void gate_claim_release(gate_attempt *attempt); /* nothing was sent under it */
@@ -419,6 +428,7 @@ void gate_answer_free(gate_attempt *attempt);
 void gate_lease_start(gate_attempt *attempt);
 void gate_lease_stop(gate_attempt *attempt);
 void gate_report_start(gate_attempt *attempt);
+void gate_report_leave(gate_attempt *attempt); /* its client is gone */
 
 /* ---- _walk.c: from the request to the end ---- */
 ngx_int_t gate_walk_phase(ngx_http_request_t *r);

@@ -41,12 +41,12 @@ static const char *encode(ngx_pool_t *pool, const char *text)
 
 static ngx_int_t push_header(ngx_http_request_t *r, const char *name, const char *lower, const char *value)
 {
-	const char *copy = encode(r->pool, value);
+	const char *encoded = encode(r->pool, value);
 	ngx_table_elt_t *header = NULL;
 
-	if (copy != NULL) {
+	if (encoded != NULL) {
 		header = gate_header_push(&r->headers_in.headers, (http_text){.data = name, .length = ngx_strlen(name)},
-		                          (http_text){.data = copy, .length = ngx_strlen(copy)});
+		                          (http_text){.data = encoded, .length = ngx_strlen(encoded)});
 	}
 	if (header == NULL) {
 		return NGX_ERROR;

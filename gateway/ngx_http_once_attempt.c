@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_attempt.c: an attempt as a whole: made with a request, found again after internal
- * redirects, refused, logged.
+ * redirects, logged.
  */
 #include "ngx_http_once.h"
 
@@ -63,16 +63,6 @@ void gate_attempt_free(gate_attempt *attempt)
 {
 	gate_reply_free(&attempt->reply);
 	ngx_free(attempt);
-}
-
-void gate_attempt_refuse(gate_attempt *attempt, http_problem problem, const char *detail)
-{
-	attempt->step = HTTP_REFUSE;
-	attempt->problem = problem;
-	/* Without memory for the document the reply has no status; gate_reply_send then answers 500. */
-	(void)gate_reply_problem(attempt, problem, 0, detail);
-	attempt->status = http_problem_status(problem);
-	gate_count_step(attempt->intent.scope, HTTP_REFUSE, problem);
 }
 
 size_t gate_key_shown(const gate_location *location, const char *text, u_char *out)
@@ -142,30 +132,4 @@ void gate_attempt_log(gate_attempt *attempt, const char *event, const once_error
 	ngx_log_error(level, log, 0, "once: event=%s scope=%s tenant=%s key=%s fence=%d status=%d report_ms=%M", event,
 	              scope, tenant, key, attempt->claim.fence, attempt->status,
 	              attempt->report.decided ? ngx_current_msec - attempt->report.started : 0);
-}
-
-/* What the server said of its own troubles is no client's business. */
-static const char *detail_of(http_problem problem, const once_error *error)
-{
-	return http_problem_status(problem) == NGX_HTTP_BAD_REQUEST ? once_error_message(error) : NULL;
-}
-
-void gate_attempt_failed(gate_attempt *attempt, const once_error *error)
-{
-	http_problem problem = HTTP_PROBLEM_UNAVAILABLE;
-	once_code code = error == NULL ? ONCE_NO_MEMORY : once_error_code(error);
-
-	gate_attempt_log(attempt, "claim_failed", error);
-	attempt->step = http_decide_claim(&attempt->policy, NULL, code, &problem);
-	assert(attempt->step == HTTP_PASS || attempt->step == HTTP_WAIT || attempt->step == HTTP_REFUSE);
-	if (attempt->r == NULL) {
-		return;
-	}
-	if (attempt->step == HTTP_PASS) {
-		gate_count_step(attempt->intent.scope, HTTP_PASS, problem);
-		gate_attempt_log(attempt, "pass", NULL);
-	} else {
-		problem = attempt->step == HTTP_WAIT ? HTTP_PROBLEM_ACTIVE : problem;
-		gate_attempt_refuse(attempt, problem, detail_of(problem, error));
-	}
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_cache.c: copies of stored answers, in memory that all workers share
- * (once_replay_cache). Only of outcomes that no transition leaves, and only while the workers are
- * certain of the server that holds them. Called by _claim.c, before it asks, and by whoever has an
- * answer of the database.
+ * ngx_http_once_cache.c: stored answers, cached in memory that all workers share
+ * (once_replay_cache). Only those that no transition changes any more, and only while the workers
+ * are certain of the server that holds them. Called by _claim.c, before it asks, and by whoever has
+ * an answer of the database.
  */
 #include "ngx_http_once.h"
 
@@ -18,7 +18,7 @@ enum {
 };
 
 /* One answer. Behind it: tenant, scope and key, then the headers, each with its NUL; the body. */
-typedef struct gate_copy {
+typedef struct gate_cached_answer {
 	ngx_rbtree_node_t node; /* by a hash of the intent's names */
 	ngx_queue_t queue;      /* the latest used first */
 	ngx_msec_t until;
@@ -31,7 +31,7 @@ typedef struct gate_copy {
 	size_t headers_length;
 	size_t body_length;
 	u_char content[];
-} gate_copy;
+} gate_cached_answer;
 
 /*
  * What the workers share. It lies behind the pool's end, so that the pool can be made anew without
@@ -40,9 +40,9 @@ typedef struct gate_copy {
  */
 typedef struct gate_zone {
 	volatile ngx_uint_t locked; /* by a worker that is alive, or was */
-	uint64_t generation;        /* one more each time that all copies are thrown away; never 0 */
+	uint64_t generation;        /* one more each time that all answers are thrown away; never 0 */
 	uint64_t server;            /* whose answers these are; 0: nobody's yet */
-	ngx_msec_t until;           /* the latest end of a copy */
+	ngx_msec_t until;           /* the latest end of an answer */
 	ngx_uint_t count;
 	ngx_rbtree_t tree;
 	ngx_rbtree_node_t sentinel;
@@ -189,43 +189,43 @@ static void heed_server(uint64_t server)
 	}
 }
 
-static void forget_copy(gate_copy *copy)
+static void forget(gate_cached_answer *cached)
 {
-	ngx_queue_remove(&copy->queue);
-	ngx_rbtree_delete(&cache.zone->tree, &copy->node);
-	ngx_slab_free_locked(cache.pool, copy);
+	ngx_queue_remove(&cached->queue);
+	ngx_rbtree_delete(&cache.zone->tree, &cached->node);
+	ngx_slab_free_locked(cache.pool, cached);
 	cache.zone->count--;
 }
 
 /* Two with one hash are one here: the names tell whether it is the one that is meant. */
-static gate_copy *find_copy(ngx_rbtree_key_t hash)
+static gate_cached_answer *find_cached(ngx_rbtree_key_t hash)
 {
 	ngx_rbtree_node_t *node = cache.zone->tree.root;
 
 	while (node != &cache.zone->sentinel) {
 		if (node->key == hash) {
-			return ngx_rbtree_data(node, gate_copy, node);
+			return ngx_rbtree_data(node, gate_cached_answer, node);
 		}
 		node = hash < node->key ? node->left : node->right;
 	}
 	return NULL;
 }
 
-static gate_copy *make_room(size_t bytes)
+static gate_cached_answer *make_room(size_t bytes)
 {
-	gate_copy *copy;
+	gate_cached_answer *cached;
 
-	copy = ngx_slab_alloc_locked(cache.pool, bytes);
-	for (ngx_uint_t i = 0; copy == NULL && i < EVICTED_MAX && !ngx_queue_empty(&cache.zone->queue); i++) {
-		gate_copy *last = ngx_queue_data(ngx_queue_last(&cache.zone->queue), gate_copy, queue);
+	cached = ngx_slab_alloc_locked(cache.pool, bytes);
+	for (ngx_uint_t i = 0; cached == NULL && i < EVICTED_MAX && !ngx_queue_empty(&cache.zone->queue); i++) {
+		gate_cached_answer *last = ngx_queue_data(ngx_queue_last(&cache.zone->queue), gate_cached_answer, queue);
 
 		if ((ngx_msec_int_t)(last->until - ngx_current_msec) > 0) {
 			gate_count_cache(HTTP_CACHE_EVICTED);
 		}
-		forget_copy(last);
-		copy = ngx_slab_alloc_locked(cache.pool, bytes);
+		forget(last);
+		cached = ngx_slab_alloc_locked(cache.pool, bytes);
 	}
-	return copy;
+	return cached;
 }
 
 /* ---- the names ---- */
@@ -267,9 +267,9 @@ static ngx_uint_t take_names(gate_names *names, const once_intent *intent)
 	return 1;
 }
 
-static ngx_uint_t is_of(const gate_copy *copy, const gate_names *names)
+static ngx_uint_t is_of(const gate_cached_answer *cached, const gate_names *names)
 {
-	return copy->names_length == names->length && ngx_memcmp(copy->content, names->text, names->length) == 0;
+	return cached->names_length == names->length && ngx_memcmp(cached->content, names->text, names->length) == 0;
 }
 
 /* ---- telling the database ---- */
@@ -300,7 +300,7 @@ static void on_told(void *argument, const once_answer *answer, const once_error 
 }
 
 /*
- * Once a second while there are copies, so that a server that is gone, or another one behind a
+ * Once a second while there are answers, so that a server that is gone, or another one behind a
  * pooler, is noticed though nobody asks it anything.
  */
 static void on_timer(ngx_event_t *event)
@@ -378,43 +378,43 @@ int64_t gate_cache_kept_ms(void)
 	return kept_ms;
 }
 
-/* Its own copy: what is in the zone may be gone as soon as that is unlocked. */
-static void lend(const gate_copy *copy, gate_stored *found)
+/* Copied: what is in the zone may be gone as soon as that is unlocked. */
+static void lend(const gate_cached_answer *cached, gate_stored_answer *found)
 {
 	static u_char content[HEADERS_BYTES_MAX + BODY_BYTES_MAX];
 	static char trace[GATE_TRACE_BYTES];
 
-	ngx_memcpy(content, copy->content + copy->names_length, copy->headers_length + copy->body_length);
-	ngx_memcpy(trace, copy->trace, sizeof(trace));
-	*found = (gate_stored){.verdict = copy->verdict,
-	                       .state = copy->state,
-	                       .status = copy->status,
-	                       .headers = (const char *)content,
-	                       .body = {.data = content + copy->headers_length, .length = copy->body_length},
-	                       .trace = trace};
+	ngx_memcpy(content, cached->content + cached->names_length, cached->headers_length + cached->body_length);
+	ngx_memcpy(trace, cached->trace, sizeof(trace));
+	*found = (gate_stored_answer){.verdict = cached->verdict,
+	                              .state = cached->state,
+	                              .status = cached->status,
+	                              .headers = (const char *)content,
+	                              .body = {.data = content + cached->headers_length, .length = cached->body_length},
+	                              .trace = trace};
 }
 
-static ngx_int_t find(const gate_names *names, const once_fingerprint *fingerprint, gate_stored *found)
+static ngx_int_t find(const gate_names *names, const once_fingerprint *fingerprint, gate_stored_answer *found)
 {
-	gate_copy *copy = find_copy(names->hash);
+	gate_cached_answer *cached = find_cached(names->hash);
 
-	if (copy == NULL || !is_of(copy, names)) {
+	if (cached == NULL || !is_of(cached, names)) {
 		return NGX_DECLINED;
 	}
-	if ((ngx_msec_int_t)(copy->until - ngx_current_msec) <= 0) {
-		forget_copy(copy);
+	if ((ngx_msec_int_t)(cached->until - ngx_current_msec) <= 0) {
+		forget(cached);
 		return NGX_DECLINED;
 	}
-	ngx_queue_remove(&copy->queue);
-	ngx_queue_insert_head(&cache.zone->queue, &copy->queue);
-	if (ngx_memcmp(copy->fingerprint, fingerprint->bytes, ONCE_FINGERPRINT_BYTES) != 0) {
+	ngx_queue_remove(&cached->queue);
+	ngx_queue_insert_head(&cache.zone->queue, &cached->queue);
+	if (ngx_memcmp(cached->fingerprint, fingerprint->bytes, ONCE_FINGERPRINT_BYTES) != 0) {
 		return NGX_ABORT;
 	}
-	lend(copy, found);
+	lend(cached, found);
 	return NGX_OK;
 }
 
-static void count(ngx_int_t rc, const gate_stored *found)
+static void count(ngx_int_t rc, const gate_stored_answer *found)
 {
 	if (rc == NGX_DECLINED) {
 		gate_count_cache(HTTP_CACHE_MISS);
@@ -431,7 +431,7 @@ static void count(ngx_int_t rc, const gate_stored *found)
 	tell_later();
 }
 
-ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored *found)
+ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored_answer *found)
 {
 	ngx_int_t rc = NGX_DECLINED;
 	gate_names names;
@@ -455,38 +455,40 @@ ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored *found)
 	return rc;
 }
 
-static void fill(gate_copy *copy, const gate_attempt *attempt, const gate_names *names, const gate_stored *stored)
+static void fill(gate_cached_answer *cached, const gate_attempt *attempt, const gate_names *names,
+                 const gate_stored_answer *answer)
 {
-	u_char *at = ngx_cpymem(copy->content, names->text, names->length);
+	u_char *at = ngx_cpymem(cached->content, names->text, names->length);
 
-	copy->node.key = names->hash;
-	ngx_memcpy(copy->fingerprint, attempt->request.fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
-	copy->verdict = stored->verdict;
-	copy->state = stored->state;
-	copy->status = stored->status;
-	ngx_cpystrn((u_char *)copy->trace, (u_char *)(uintptr_t)stored->trace, sizeof(copy->trace));
-	copy->names_length = names->length;
-	copy->headers_length = ngx_strlen(stored->headers) + 1;
-	copy->body_length = stored->body.length;
-	at = ngx_cpymem(at, stored->headers, copy->headers_length);
-	ngx_memcpy(at, stored->body.data, stored->body.length);
+	cached->node.key = names->hash;
+	ngx_memcpy(cached->fingerprint, attempt->request.fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
+	cached->verdict = answer->verdict;
+	cached->state = answer->state;
+	cached->status = answer->status;
+	ngx_cpystrn((u_char *)cached->trace, (u_char *)(uintptr_t)answer->trace, sizeof(cached->trace));
+	cached->names_length = names->length;
+	cached->headers_length = ngx_strlen(answer->headers) + 1;
+	cached->body_length = answer->body.length;
+	at = ngx_cpymem(at, answer->headers, cached->headers_length);
+	ngx_memcpy(at, answer->body.data, answer->body.length);
 }
 
-static void keep(const gate_attempt *attempt, const gate_names *names, const gate_stored *stored, ngx_msec_t until)
+static void keep(const gate_attempt *attempt, const gate_names *names, const gate_stored_answer *answer,
+                 ngx_msec_t until)
 {
-	gate_copy *copy = find_copy(names->hash);
+	gate_cached_answer *cached = find_cached(names->hash);
 
-	if (copy != NULL) {
-		forget_copy(copy);
+	if (cached != NULL) {
+		forget(cached);
 	}
-	copy = make_room(sizeof(*copy) + names->length + ngx_strlen(stored->headers) + 1 + stored->body.length);
-	if (copy == NULL) {
+	cached = make_room(sizeof(*cached) + names->length + ngx_strlen(answer->headers) + 1 + answer->body.length);
+	if (cached == NULL) {
 		return;
 	}
-	fill(copy, attempt, names, stored);
-	copy->until = until;
-	ngx_rbtree_insert(&cache.zone->tree, &copy->node);
-	ngx_queue_insert_head(&cache.zone->queue, &copy->queue);
+	fill(cached, attempt, names, answer);
+	cached->until = until;
+	ngx_rbtree_insert(&cache.zone->tree, &cached->node);
+	ngx_queue_insert_head(&cache.zone->queue, &cached->queue);
 	cache.zone->count++;
 	if ((ngx_msec_int_t)(until - cache.zone->until) > 0 || cache.zone->until == 0) {
 		cache.zone->until = until;
@@ -494,7 +496,7 @@ static void keep(const gate_attempt *attempt, const gate_names *names, const gat
 	gate_count_cache(HTTP_CACHE_KEPT);
 }
 
-void gate_cache_keep(const gate_attempt *attempt, const gate_stored *stored, ngx_msec_t then, int64_t kept_ms)
+void gate_cache_keep(const gate_attempt *attempt, const gate_stored_answer *answer, ngx_msec_t then, int64_t kept_ms)
 {
 	ngx_msec_t until = then + (ngx_msec_t)ngx_min(kept_ms, KEPT_MS_MAX);
 	gate_names names;
@@ -502,15 +504,15 @@ void gate_cache_keep(const gate_attempt *attempt, const gate_stored *stored, ngx
 	uint64_t server;
 
 	if (cache.zone == NULL || attempt->claim.generation == 0 || kept_ms <= 0 ||
-	    (ngx_msec_int_t)(until - ngx_current_msec) <= 0 || stored->body.length > BODY_BYTES_MAX ||
-	    ngx_strlen(stored->headers) >= HEADERS_BYTES_MAX || !take_names(&names, &attempt->intent)) {
+	    (ngx_msec_int_t)(until - ngx_current_msec) <= 0 || answer->body.length > BODY_BYTES_MAX ||
+	    ngx_strlen(answer->headers) >= HEADERS_BYTES_MAX || !take_names(&names, &attempt->intent)) {
 		return;
 	}
 	server = own_server(&unused);
 	lock();
 	/* Since it was asked for, no connection was lost, and the server is the same. */
 	if (attempt->claim.generation == cache.zone->generation && server != 0 && server == cache.zone->server) {
-		keep(attempt, &names, stored, until);
+		keep(attempt, &names, answer, until);
 	}
 	unlock();
 	tell_later();

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_claim.c: asking for the intent, waiting while another attempt runs, and turning the
- * verdict into a step. What to do on each verdict is lib/http's decision (http_decide_claim).
+ * ngx_http_once_claim.c: asking for the intent, and waiting while another attempt runs.
  */
 #include "ngx_http_once.h"
 
 enum {
 	WAIT_FIRST_MS = 10,
 	WAIT_MAX_MS = 250,
-	LISTS = 256,
-	DOUBT_BYTES = 96
+	LISTS = 256
 };
 
 /* The attempts of this worker that wait, by intent: a finished one wakes them at once. */
@@ -28,32 +26,7 @@ static ngx_queue_t *list_of(const once_intent *intent)
 	return list;
 }
 
-/* ---- deciding ---- */
-
-/* Most libraries draw a new boundary for each body, so a retry is another request by accident. */
-static ngx_uint_t is_multipart(const ngx_http_request_t *r)
-{
-	const ngx_table_elt_t *type = r->headers_in.content_type;
-
-	return type != NULL && type->value.len >= 10 && ngx_strncasecmp(type->value.data, (u_char *)"multipart/", 10) == 0;
-}
-
-/* What the problem alone does not tell; text has room for DOUBT_BYTES. */
-static const char *detail_of(const gate_attempt *attempt, const once_answer *answer, char *text)
-{
-	int status = answer == NULL ? 0 : once_answer_response_status(answer);
-
-	if (attempt->problem == HTTP_PROBLEM_MISMATCH && is_multipart(attempt->r)) {
-		return "A multipart body that is built again has a new boundary, so it is another request: send the same bytes "
-		       "as the first time.";
-	}
-	if (attempt->problem != HTTP_PROBLEM_IN_DOUBT || status <= 0) {
-		return NULL;
-	}
-	*ngx_snprintf((u_char *)text, DOUBT_BYTES - 1,
-	              "The service answered %d, which does not say whether the effect happened.", status) = '\0';
-	return text;
-}
+/* ---- the claim ---- */
 
 static void on_released(void *argument, const once_answer *answer, const once_error *error)
 {
@@ -83,48 +56,6 @@ void gate_claim_release(gate_attempt *attempt)
 	}
 }
 
-static void replay(gate_attempt *attempt, const gate_stored *stored)
-{
-	ngx_int_t rc = gate_reply_stored(attempt, stored);
-
-	attempt->problem = rc == NGX_BUSY ? HTTP_PROBLEM_BUSY : HTTP_PROBLEM_NO_ANSWER;
-	attempt->step = rc == NGX_OK ? HTTP_REPLAY : HTTP_REFUSE;
-}
-
-/* answer NULL: it came from a copy. */
-static void conclude(gate_attempt *attempt, const once_answer *answer)
-{
-	char doubt[DOUBT_BYTES];
-
-	if (attempt->step != HTTP_REFUSE) {
-		gate_count_step(attempt->intent.scope, attempt->step, attempt->problem);
-	}
-	gate_attempt_log(attempt, "claim", NULL);
-	if (attempt->step == HTTP_REFUSE) {
-		gate_attempt_refuse(attempt, attempt->problem, detail_of(attempt, answer, doubt));
-	}
-	attempt->walk(attempt, GATE_STEP);
-}
-
-/* The step is set: by the verdict alone. */
-static void follow(gate_attempt *attempt, const once_answer *answer)
-{
-	if (attempt->step == HTTP_WAIT) {
-		wait_start(attempt);
-		return;
-	}
-	if (attempt->step == HTTP_REPLAY) {
-		gate_stored stored = gate_stored_of(answer);
-
-		stored.trace = attempt->claim.trace;
-		replay(attempt, &stored);
-		if (attempt->step == HTTP_REPLAY) {
-			gate_cache_keep(attempt, &stored, attempt->claim.asked, once_answer_kept_ms(answer));
-		}
-	}
-	conclude(attempt, answer);
-}
-
 /*
  * The trace that is stored with the intent, for whoever has shown that he sent its request: a
  * mismatch must learn nothing of it. Checked, since it becomes a header and any SQL may have stored
@@ -149,32 +80,32 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 	attempt->claim.waited_ms = ngx_current_msec - attempt->claim.started;
 	remember_trace(attempt, answer);
 	if (answer == NULL) {
-		gate_attempt_failed(attempt, error);
+		gate_step_failed(attempt, error);
 		attempt->walk(attempt, GATE_STEP);
 		return;
 	}
 	attempt->claim.verdict = once_answer_verdict(answer);
 	attempt->claim.state = once_answer_state(answer);
 	attempt->claim.fence = once_answer_may_run(answer) ? once_answer_fence(answer) : 0;
-	attempt->problem = HTTP_PROBLEM_UNAVAILABLE;
-	attempt->step = http_decide_claim(&attempt->policy, answer, ONCE_OK, &attempt->problem);
-	/* Nothing runs without a fence. */
-	assert(attempt->claim.fence > 0 || attempt->step != HTTP_RUN);
-	if (attempt->r != NULL) {
-		follow(attempt, answer);
-	} else {
-		attempt->walk(attempt, GATE_STEP);
+	gate_step_decide(attempt, answer);
+	if (attempt->r != NULL && attempt->step == HTTP_WAIT) {
+		wait_start(attempt);
+		return;
 	}
+	if (attempt->r != NULL) {
+		gate_step_finish(attempt, answer);
+	}
+	attempt->walk(attempt, GATE_STEP);
 }
 
 /*
- * What the database would say, from a copy: the same request gets the stored answer, and another
+ * What the database would say, from the cache: the same request gets the stored answer, and another
  * one is a mismatch. 0: it has to be asked.
  */
 static ngx_uint_t claim_cached(gate_attempt *attempt)
 {
-	gate_stored stored;
-	ngx_int_t rc = gate_cache_find(attempt, &stored);
+	gate_stored_answer answer;
+	ngx_int_t rc = gate_cache_find(attempt, &answer);
 
 	if (rc == NGX_DECLINED) {
 		return 0;
@@ -183,15 +114,13 @@ static ngx_uint_t claim_cached(gate_attempt *attempt)
 	attempt->claim.verdict = ONCE_MISMATCHED;
 	attempt->claim.state = ONCE_STATE_NONE;
 	attempt->claim.trace[0] = '\0';
-	attempt->problem = HTTP_PROBLEM_MISMATCH;
-	attempt->step = HTTP_REFUSE;
 	if (rc == NGX_OK) {
-		attempt->claim.verdict = stored.verdict;
-		attempt->claim.state = stored.state;
-		ngx_cpystrn((u_char *)attempt->claim.trace, (u_char *)(uintptr_t)stored.trace, sizeof(attempt->claim.trace));
-		replay(attempt, &stored);
+		attempt->claim.verdict = answer.verdict;
+		attempt->claim.state = answer.state;
+		ngx_cpystrn((u_char *)attempt->claim.trace, (u_char *)(uintptr_t)answer.trace, sizeof(attempt->claim.trace));
 	}
-	conclude(attempt, NULL);
+	gate_step_cached(attempt, rc == NGX_OK ? &answer : NULL);
+	attempt->walk(attempt, GATE_STEP);
 	return 1;
 }
 

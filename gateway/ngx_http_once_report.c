@@ -103,19 +103,19 @@ static ngx_uint_t is_too_large(const once_answer *answer)
 }
 
 /* The report was refused, so what is stored is the answer: the service may have completed it. */
-static void take_stored(gate_attempt *attempt, const once_answer *answer)
+static void take_answer(gate_attempt *attempt, const once_answer *answer)
 {
 	once_verdict verdict = answer == NULL ? ONCE_VERDICT_NONE : once_answer_verdict(answer);
-	ngx_uint_t stored = verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED;
-	gate_reply found;
+	ngx_uint_t is_stored = verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED;
+	gate_reply reply;
 
 	if (!attempt->report.awaited) {
 		return;
 	}
-	if (stored && attempt->answer.header_sent && attempt->answer.ending.complete) {
+	if (is_stored && attempt->answer.header_sent && attempt->answer.ending.complete) {
 		return; /* too large to hold, and nearly all is sent: it ends as it began */
 	}
-	if (stored && is_too_large(answer)) {
+	if (is_stored && is_too_large(answer)) {
 		/* The service kept none: this attempt's own is at hand, another's is not. */
 		if (once_answer_fence(answer) != attempt->claim.fence || !has_answered(attempt)) {
 			(void)gate_reply_problem(attempt, HTTP_PROBLEM_TOO_LARGE, 0, NULL);
@@ -124,9 +124,9 @@ static void take_stored(gate_attempt *attempt, const once_answer *answer)
 		}
 		return;
 	}
-	if (stored && gate_reply_own(&found, answer) == NGX_OK) {
+	if (is_stored && gate_reply_own(&reply, answer) == NGX_OK) {
 		gate_reply_free(&attempt->reply);
-		attempt->reply = found; /* not as a replay: this attempt's own effect */
+		attempt->reply = reply; /* not as a replay: this attempt's own effect */
 		attempt->status = (int)attempt->reply.status;
 		attempt->replaced = 1;
 	} else {
@@ -142,7 +142,7 @@ static void on_asked(void *argument, const once_answer *answer, const once_error
 	if (answer == NULL) {
 		gate_attempt_log(attempt, "ask_failed", error);
 	}
-	take_stored(attempt, answer);
+	take_answer(attempt, answer);
 	attempt->walk(attempt, GATE_REPORTED);
 }
 
@@ -150,7 +150,7 @@ static void on_unasked(ngx_event_t *event)
 {
 	gate_attempt *attempt = gate_attempt_at(event, report.timer);
 
-	take_stored(attempt, NULL);
+	take_answer(attempt, NULL);
 	attempt->walk(attempt, GATE_REPORTED);
 }
 
@@ -233,12 +233,12 @@ static int status_of(const gate_attempt *attempt)
  * Only of a first attempt is it certain that its fingerprint is the only one and its retention the
  * location's or the scope's.
  */
-static void keep_copy(const gate_attempt *attempt)
+static void cache_answer(const gate_attempt *attempt)
 {
 	const gate_location *location = attempt->location;
 	const gate_bytes *body = &attempt->answer.body;
 	ngx_uint_t failed = attempt->report.kind == HTTP_REPORT_FINAL;
-	gate_stored stored = {
+	gate_stored_answer answer = {
 	    .verdict = failed ? ONCE_FINAL_FAILURE_STORED : ONCE_REPLAY_SUCCESS,
 	    .state = failed ? ONCE_STATE_FAILED_FINAL : ONCE_STATE_SUCCEEDED,
 	    .status = (ngx_uint_t)status_of(attempt),
@@ -247,7 +247,7 @@ static void keep_copy(const gate_attempt *attempt)
 	    .trace = attempt->claim.trace};
 
 	if (keeps_answer(attempt) && attempt->claim.verdict == ONCE_NEW_CLAIM) {
-		gate_cache_keep(attempt, &stored, attempt->report.started,
+		gate_cache_keep(attempt, &answer, attempt->report.started,
 		                location->retention_ms > 0 ? (int64_t)location->retention_ms : gate_cache_kept_ms());
 	}
 }
@@ -275,7 +275,7 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 		try_again(attempt, error);
 		return;
 	}
-	keep_copy(attempt);
+	cache_answer(attempt);
 	gate_count_report(attempt->report.kind);
 	gate_attempt_log(attempt, http_report_name(attempt->report.kind), NULL);
 	attempt->walk(attempt, GATE_REPORTED);
@@ -352,11 +352,17 @@ static void send_report(gate_attempt *attempt)
 	}
 }
 
+void gate_report_leave(gate_attempt *attempt)
+{
+	attempt->report.awaited = 0;
+}
+
 void gate_report_start(gate_attempt *attempt)
 {
 	http_ending ending = attempt->answer.ending;
 
 	assert(attempt->claim.fence > 0 && !attempt->report.leased && !attempt->report.decided);
+	attempt->report.awaited = attempt->answer.state == GATE_WHOLE;
 	ending.lease_lost = attempt->report.lease_lost;
 	attempt->report.kind = http_decide_ending(&attempt->policy, &ending);
 	attempt->report.decided = 1;

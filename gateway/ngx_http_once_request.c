@@ -262,7 +262,7 @@ static ngx_int_t copy_names(gate_attempt *attempt, const found *names)
 static void give_up(gate_attempt *attempt, const once_error *error)
 {
 	gate_request_stop(attempt);
-	gate_attempt_failed(attempt, error);
+	gate_step_failed(attempt, error);
 	attempt->walk(attempt, GATE_STEP);
 }
 
@@ -525,7 +525,7 @@ static void on_body(ngx_http_request_t *r)
 	attempt->request.reading = 0;
 	if (!attempt->request.refused &&
 	    chain_bytes(r->request_body == NULL ? NULL : r->request_body->bufs) > attempt->location->body_bytes_max) {
-		gate_attempt_refuse(attempt, HTTP_PROBLEM_BODY_TOO_LARGE, NULL);
+		gate_step_refuse(attempt, HTTP_PROBLEM_BODY_TOO_LARGE, NULL);
 		attempt->request.refused = 1;
 	}
 	if (attempt->request.refused) {
@@ -616,7 +616,7 @@ ngx_uint_t gate_request_protected(ngx_http_request_t *r, const gate_location *lo
 
 static void refuse(gate_attempt *attempt, http_problem problem, const char *detail)
 {
-	gate_attempt_refuse(attempt, problem, detail);
+	gate_step_refuse(attempt, problem, detail);
 	gate_attempt_log(attempt, "refuse", NULL);
 	attempt->request.refused = 1;
 }

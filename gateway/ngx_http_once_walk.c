@@ -159,7 +159,7 @@ static void leave(gate_attempt *attempt)
 		walk(attempt, GATE_ENDED);
 		return;
 	case GATE_REPORT:
-		attempt->report.awaited = 0;
+		gate_report_leave(attempt);
 		break;
 	case GATE_DONE:
 		break;
@@ -194,7 +194,6 @@ static void walk(gate_attempt *attempt, gate_event event)
 	case GATE_ENDED:
 		move(attempt, GATE_ANSWER, GATE_REPORT);
 		gate_lease_stop(attempt);
-		attempt->report.awaited = attempt->answer.state == GATE_WHOLE;
 		gate_report_start(attempt);
 		return;
 	case GATE_UNSTORED:

@@ -462,15 +462,15 @@ WITHOUT = {
         test_tenants_and_scopes_have_their_own_answers,
     ),
     "of one request": (
-        ("if (ngx_memcmp(copy->fingerprint, fingerprint->bytes, ONCE_FINGERPRINT_BYTES) != 0) {", "if (0) {"),
+        ("if (ngx_memcmp(cached->fingerprint, fingerprint->bytes, ONCE_FINGERPRINT_BYTES) != 0) {", "if (0) {"),
         lambda door: test_another_request_with_the_key_is_a_mismatch_and_the_database_is_not_asked(door, H1),
     ),
     "within the retention": (
-        ("if ((ngx_msec_int_t)(copy->until - ngx_current_msec) <= 0) { forget", "if (0) { forget"),
+        ("if ((ngx_msec_int_t)(cached->until - ngx_current_msec) <= 0) { forget", "if (0) { forget"),
         test_nothing_is_served_after_its_retention,
     ),
     "of at most 64 kB": (
-        ("stored->body.length > BODY_BYTES_MAX", "stored->body.length > 65537"),
+        ("answer->body.length > BODY_BYTES_MAX", "answer->body.length > 65537"),
         lambda door: test_a_body_above_64_kb_is_not_kept(door, 65537, False),
     ),
 }

@@ -218,7 +218,7 @@ def test_workers_that_are_killed_under_load_stop_nobody(database, upstream):
         assert is_cached(busy, *done(busy))
 
 
-DIES = ("if (copy == NULL) { return; }", 'if (copy == NULL) { return; } if (unlink("@dir@/die") == 0) { raise(9); }')
+DIES = ("if (cached == NULL) { return; }", 'if (cached == NULL) { return; } if (unlink("@dir@/die") == 0) { raise(9); }')
 HEALS = ("if (cache.zone->locked) { throw_away();", "if (0) { throw_away();")
 def die_in_the_zone(door):
     """A worker is killed while it has the zone locked, with a copy half in; the other goes on, and finds it in order."""

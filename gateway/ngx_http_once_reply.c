@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_replay.c: answers that are not the upstream's: stored ones and problem documents.
+ * ngx_http_once_reply.c: replies: what a client gets that is not the upstream's own answer. Stored
+ * answers, and problem documents.
  * Called from the phases, and by the filters where another answer takes the place of a held one.
  */
 #include "ngx_http_once.h"
@@ -15,7 +16,7 @@ enum {
  * A client may ask for many answers and read none: so clients of one answer share it, and all
  * answers together have a limit. Found by the intent's key, then by comparing the answer itself.
  */
-struct gate_shared {
+struct gate_shared_answer {
 	ngx_queue_t queue;
 	ngx_uint_t references;
 	size_t bytes; /* that count towards the limit */
@@ -28,7 +29,7 @@ struct gate_shared {
 };
 
 static ngx_queue_t lists[LISTS];
-static size_t shared_bytes;
+static size_t answer_bytes;
 
 static ngx_queue_t *list_of(const gate_attempt *attempt)
 {
@@ -41,10 +42,10 @@ static ngx_queue_t *list_of(const gate_attempt *attempt)
 	return list;
 }
 
-static gate_shared *find_shared(ngx_queue_t *list, const gate_shared *wanted)
+static gate_shared_answer *find_answer(ngx_queue_t *list, const gate_shared_answer *wanted)
 {
 	for (ngx_queue_t *at = ngx_queue_head(list); at != ngx_queue_sentinel(list); at = ngx_queue_next(at)) {
-		gate_shared *found = ngx_queue_data(at, gate_shared, queue);
+		gate_shared_answer *found = ngx_queue_data(at, gate_shared_answer, queue);
 
 		if (found->status == wanted->status && found->body.length == wanted->body.length &&
 		    ngx_memcmp(found->body.data, wanted->body.data, wanted->body.length) == 0 &&
@@ -55,23 +56,23 @@ static gate_shared *find_shared(ngx_queue_t *list, const gate_shared *wanted)
 	return NULL;
 }
 
-static void share_end(gate_shared *shared)
+static void answer_end(gate_shared_answer *answer)
 {
-	if (--shared->references > 0) {
+	if (--answer->references > 0) {
 		return;
 	}
-	ngx_queue_remove(&shared->queue);
-	shared_bytes -= shared->bytes;
-	gate_count_replay_bytes(-(ngx_int_t)shared->bytes);
-	free(shared->headers);
-	ngx_free(shared);
+	ngx_queue_remove(&answer->queue);
+	answer_bytes -= answer->bytes;
+	gate_count_replay_bytes(-(ngx_int_t)answer->bytes);
+	free(answer->headers);
+	ngx_free(answer);
 }
 
 /* NULL: no memory. */
-static gate_shared *copy_shared(const gate_shared *from)
+static gate_shared_answer *make_answer(const gate_shared_answer *from)
 {
 	size_t text_bytes = ngx_strlen(from->text) + 1;
-	gate_shared *made = ngx_alloc(sizeof(*made) + from->body.length + text_bytes, ngx_cycle->log);
+	gate_shared_answer *made = ngx_alloc(sizeof(*made) + from->body.length + text_bytes, ngx_cycle->log);
 
 	if (made != NULL) {
 		*made = *from;
@@ -88,14 +89,14 @@ static ngx_uint_t has_room(const gate_attempt *attempt, size_t bytes)
 {
 	const gate_main *conf = ngx_http_get_module_main_conf(attempt->r, ngx_http_once_module);
 
-	return shared_bytes == 0 || (bytes <= conf->replay_bytes_max && shared_bytes <= conf->replay_bytes_max - bytes);
+	return answer_bytes == 0 || (bytes <= conf->replay_bytes_max && answer_bytes <= conf->replay_bytes_max - bytes);
 }
 
-static ngx_int_t share_start(gate_attempt *attempt, gate_shared *wanted, gate_shared **found)
+static ngx_int_t answer_start(gate_attempt *attempt, gate_shared_answer *wanted, gate_shared_answer **found)
 {
 	ngx_queue_t *list = list_of(attempt);
 
-	*found = find_shared(list, wanted);
+	*found = find_answer(list, wanted);
 	if (*found != NULL) {
 		(*found)->references++;
 		return NGX_OK;
@@ -108,47 +109,47 @@ static ngx_int_t share_start(gate_attempt *attempt, gate_shared *wanted, gate_sh
 	if (!http_headers_decode(wanted->text, &wanted->headers, &wanted->header_count)) {
 		return NGX_DECLINED;
 	}
-	*found = copy_shared(wanted);
+	*found = make_answer(wanted);
 	if (*found == NULL) {
 		free(wanted->headers);
 		return NGX_BUSY;
 	}
 	(*found)->references = 1;
 	ngx_queue_insert_tail(list, &(*found)->queue);
-	shared_bytes += wanted->bytes;
+	answer_bytes += wanted->bytes;
 	gate_count_replay_bytes((ngx_int_t)wanted->bytes);
 	return NGX_OK;
 }
 
-gate_stored gate_stored_of(const once_answer *answer)
+gate_stored_answer gate_stored_answer_of(const once_answer *answer)
 {
 	const char *headers = once_answer_response_headers(answer);
-	gate_stored stored = {.verdict = once_answer_verdict(answer),
-	                      .state = once_answer_state(answer),
-	                      .status = (ngx_uint_t)once_answer_response_status(answer),
-	                      .headers = headers == NULL ? "{}" : headers,
-	                      .body = once_answer_response_body(answer)};
+	gate_stored_answer stored_answer = {.verdict = once_answer_verdict(answer),
+	                                    .state = once_answer_state(answer),
+	                                    .status = (ngx_uint_t)once_answer_response_status(answer),
+	                                    .headers = headers == NULL ? "{}" : headers,
+	                                    .body = once_answer_response_body(answer)};
 
-	if (stored.body.data == NULL) {
-		stored.body = (once_bytes){.data = "", .length = 0};
+	if (stored_answer.body.data == NULL) {
+		stored_answer.body = (once_bytes){.data = "", .length = 0};
 	}
-	return stored;
+	return stored_answer;
 }
 
-ngx_int_t gate_reply_stored(gate_attempt *attempt, const gate_stored *stored)
+ngx_int_t gate_reply_replay(gate_attempt *attempt, const gate_stored_answer *answer)
 {
-	gate_shared wanted = {.status = stored->status, .text = stored->headers, .body = stored->body};
-	gate_shared *found;
+	gate_shared_answer wanted = {.status = answer->status, .text = answer->headers, .body = answer->body};
+	gate_shared_answer *found;
 	ngx_int_t rc;
 
 	if (wanted.status < 200 || wanted.status > 599) {
 		return NGX_DECLINED;
 	}
-	rc = share_start(attempt, &wanted, &found);
+	rc = answer_start(attempt, &wanted, &found);
 	if (rc == NGX_OK) {
 		assert(found->status == wanted.status && found->body.length == wanted.body.length);
 		attempt->reply =
-		    (gate_reply){.shared = found,
+		    (gate_reply){.answer = found,
 		                 .status = found->status,
 		                 .headers = found->headers,
 		                 .header_count = found->header_count,
@@ -178,8 +179,8 @@ ngx_int_t gate_reply_own(gate_reply *reply, const once_answer *answer)
 
 void gate_reply_free(gate_reply *reply)
 {
-	if (reply->shared != NULL) {
-		share_end(reply->shared);
+	if (reply->answer != NULL) {
+		answer_end(reply->answer);
 	} else {
 		free(reply->headers);
 		gate_bytes_free(&reply->body);
