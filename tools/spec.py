@@ -21,7 +21,8 @@ MARKED = re.compile(r"^(?P<indent>[ \t]*)(?P<comment>//|#|--|/\*|<!--) spec: (?P
 COLUMNS = {".c": 100, ".h": 100, ".java": 140, ".sql": 140}  # of what is wrapped; 150 elsewhere
 
 HEADERS = json.loads((SPEC / "headers.json").read_text())
-PROBLEMS = json.loads((SPEC / "problems.json").read_text())["problems"]
+PROBLEMS_FILE = json.loads((SPEC / "problems.json").read_text())
+PROBLEMS = PROBLEMS_FILE["problems"]
 ERRORS = json.loads((SPEC / "errors.json").read_text())["errors"]
 STATUSES = json.loads((SPEC / "statuses.json").read_text())
 REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
@@ -101,6 +102,15 @@ def problems(suffix, width):
             end = ";" if slug == list(problems_of(suffix))[-1] else ","
             lines += [f"/** {row['about']}. */", f'{constant(slug)}({row["status"]}, "{slug}", {title},', f"    {detail}, {after or 0}){end}"]
     return lines
+
+
+def c_literal(text):
+    """With every byte that is no printable ASCII as an octal escape, which, unlike a hexadecimal one, ends by itself."""
+    return '"' + "".join("\\" + chr(byte) if chr(byte) in '"\\' else chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+def problem_cases(suffix, width):
+    return [f'{{HTTP_PROBLEM_{constant(case["problem"])}, {c_literal(case.get("more", ""))}, {c_literal(case["document"])}}},' for case in PROBLEMS_FILE["cases"]]
 
 
 def camel(name):
@@ -190,7 +200,7 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "errors": errors, "reasons": reasons,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-cases": problem_cases, "errors": errors, "reasons": reasons,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
@@ -220,6 +230,7 @@ SOURCES = {
     "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/StoredReason.java": ["reasons"],
     "docs/runbook.md": ["reasons"],
+    "tests/http/test_problem.c": ["problem-cases"],
 }
 
 

@@ -288,7 +288,7 @@ func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, an
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
 	defer cancel()
 	if how == endDoubt {
-		return a.doubt(closing, session, found.fingerprint, *answer)
+		return a.doubt(closing, session, found, *answer)
 	}
 	if err := a.store(closing, session, found, answer, how, cause); err != nil {
 		if errors.Is(named(err), ErrNotStarted) {
@@ -313,8 +313,8 @@ func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 	err := a.client.door.QueryRow(closing, Query{
 		SQL: `SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure') THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => $5::text,
     error_message => $6::text, tenant => $4::text) END
-  FROM once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, takeover => false) AS c`,
-		Args: []any{a.scope, a.key, a.gone, a.options.tenant, reasonEnded.code, reasonEnded.message},
+  FROM once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, traceparent => $7::text, takeover => false) AS c`,
+		Args: []any{a.scope, a.key, a.gone, a.options.tenant, reasonEnded.code, reasonEnded.message, a.start.traceparent},
 	}, &stored)
 	if err != nil {
 		return inDoubt(fmt.Errorf("%w: the doubt could not be stored: %w", cause, err))
@@ -411,12 +411,13 @@ func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []s
 
 // What the application says of its own answer: nobody knows. The effect is taken back, and the
 // intent in doubt.
-func (a *attempt[T]) doubt(ctx context.Context, session Session[T], fingerprint []byte, answer Answer) error {
+func (a *attempt[T]) doubt(ctx context.Context, session Session[T], found *row, answer Answer) error {
 	var stored bool
 	unknown, err := session.Close(ctx, []string{undo}, Query{
-		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text)).fence, NULL,
+		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, traceparent => $8::text)).fence, NULL,
     error_code => $6::text, error_message => $7::text, response_status => $5::integer, tenant => $4::text)`,
-		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(finalStatus(answer.Status)), reasonUnclear.code, reasonUnclear.message},
+		Args: []any{a.scope, a.key, found.fingerprint, a.options.tenant, statusOrNull(finalStatus(answer.Status)), reasonUnclear.code, reasonUnclear.message,
+			found.trace()},
 	}, &stored)
 	if err == nil {
 		return nil

@@ -33,6 +33,22 @@ func TestTheVersionIsTheReleases(t *testing.T) {
 	}
 }
 
+// Problem documents are those of spec/problems.json, byte for byte.
+func TestProblemsOfTheSpec(t *testing.T) {
+	var file struct {
+		Cases []struct{ Problem, More, Document string }
+	}
+	if err := json.Unmarshal([]byte(read(t, "spec/problems.json")), &file); err != nil || len(file.Cases) < 5 {
+		t.Fatal(err, len(file.Cases))
+	}
+	named := map[string]problem{problemActive.slug: problemActive, problemKeyMalformed.slug: problemKeyMalformed}
+	for _, each := range file.Cases {
+		if got := string(named[each.Problem].document("", each.More, "0123456789abcdef0123456789abcdef")); got != each.Document {
+			t.Errorf("%s\nwant\n%s", got, each.Document)
+		}
+	}
+}
+
 // What an answer says of its effect is what spec/statuses.json says.
 func TestStatusesOfTheSpec(t *testing.T) {
 	var file struct {

@@ -219,6 +219,8 @@ export class OnceError extends Error {
   readonly status: number;
   /** May the same call be made again as it is? */
   readonly retryable: boolean;
+  /** Of the intent's first attempt, where what that has left is why this one did not run. */
+  readonly traceparent?: string;
 }
 export class Mismatch extends OnceError {}
 export class Active extends OnceError {}

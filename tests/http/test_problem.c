@@ -67,6 +67,35 @@ static void a_retry_is_worth_it_where_time_alone_helps(void **state)
 	}
 }
 
+/* clang-format off */
+static const struct {
+	http_problem problem;
+	const char *more;
+	const char *document;
+} cases[] = {
+    /* spec: problem-cases */
+    {HTTP_PROBLEM_ACTIVE, "", "{\"type\":\"urn:pgonce:problem:active\",\"title\":\"A request with this Idempotency-Key is outstanding\",\"status\":409,\"detail\":\"The first request with this key is still running. Send the same request again later.\",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":true}"},
+    {HTTP_PROBLEM_KEY_MALFORMED, "The key is empty.", "{\"type\":\"urn:pgonce:problem:key-malformed\",\"title\":\"Idempotency-Key is malformed\",\"status\":400,\"detail\":\"Nothing was done. The key is empty.\",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":false}"},
+    {HTTP_PROBLEM_KEY_MALFORMED, "a\"b\\c\012d\303\251\177\360\237\230\200~", "{\"type\":\"urn:pgonce:problem:key-malformed\",\"title\":\"Idempotency-Key is malformed\",\"status\":400,\"detail\":\"Nothing was done. a\\\"b\\\\c\\u000ad???????~\",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":false}"},
+    {HTTP_PROBLEM_KEY_MALFORMED, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxyz", "{\"type\":\"urn:pgonce:problem:key-malformed\",\"title\":\"Idempotency-Key is malformed\",\"status\":400,\"detail\":\"Nothing was done. xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy\",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":false}"},
+    {HTTP_PROBLEM_KEY_MALFORMED, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"z", "{\"type\":\"urn:pgonce:problem:key-malformed\",\"title\":\"Idempotency-Key is malformed\",\"status\":400,\"detail\":\"Nothing was done. xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":false}"},
+    {HTTP_PROBLEM_KEY_MALFORMED, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\001z", "{\"type\":\"urn:pgonce:problem:key-malformed\",\"title\":\"Idempotency-Key is malformed\",\"status\":400,\"detail\":\"Nothing was done. xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":false}"},
+    /* end of spec */
+};
+/* clang-format on */
+
+static void a_document_is_that_of_all_doors(void **state)
+{
+	(void)state;
+	char out[HTTP_PROBLEM_BYTES_MAX];
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		http_occurrence occurrence = {.detail = cases[i].more,
+		                              .request = {.data = "0123456789abcdef0123456789abcdef", .length = 32}};
+		http_problem_write(cases[i].problem, &occurrence, out, sizeof out);
+		assert_string_equal(out, cases[i].document);
+	}
+}
+
 static void a_detail_is_added_escaped_and_cut_whole(void **state)
 {
 	(void)state;
@@ -262,6 +291,7 @@ int main(void)
 	    cmocka_unit_test(a_document_has_type_title_status_detail_and_whether_to_retry),
 	    cmocka_unit_test(an_occurrence_has_its_own_status_and_the_request_that_it_is_about),
 	    cmocka_unit_test(a_retry_is_worth_it_where_time_alone_helps),
+	    cmocka_unit_test(a_document_is_that_of_all_doors),
 	    cmocka_unit_test(a_detail_is_added_escaped_and_cut_whole),
 	    cmocka_unit_test(the_longest_document_fits_and_a_smaller_room_gets_none_of_it),
 	    cmocka_unit_test(a_base_that_would_break_the_document_is_not_used),

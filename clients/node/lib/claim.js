@@ -10,7 +10,7 @@ const errors = require('./errors');
 const {Session} = require('./session');
 const {marked, repeat} = require('./transaction');
 
-const VERDICTS = {processing_active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
+const MAY_RUN = new Set(['new_claim', 'retryable_failure', 'processing_stale']);
 
 /** One statement in a transaction of its own. */
 async function ask(pool, statement, wait) {
@@ -135,9 +135,7 @@ async function claim(pool, intent, options = {}) {
     }
   }, {waitMs, signal, deadlineMs});
   if (said.verdict === 'replay_success') return {...said.answer, replayed: true};
-  if (said.verdict === 'final_failure') throw errors.final(said.answer, {replayed: true});
-  if (said.verdict === 'in_doubt') throw errors.doubt(said.answer);
-  if (VERDICTS[said.verdict]) throw errors.ofSqlstate(VERDICTS[said.verdict]);
+  if (!MAY_RUN.has(said.verdict)) throw errors.ofVerdict(said);
   return new Claim(pool, intent, said, options.leaseMs, asked);
 }
 

@@ -183,12 +183,12 @@ function fail({scope, key, tenant}, fence, retryable, {code, message, answer = {
  * Nobody knows what happened elsewhere. In the transaction that has started it, after ROLLBACK TO; or after that, where another attempt may
  * have claimed it meanwhile: its claim is its own.
  */
-function doubt({scope, key, tenant, print: known}, answer, {code, message} = reasons.UNCLEAR) {
+function doubt({scope, key, tenant, print: known, traceparent}, answer, {code, message} = reasons.UNCLEAR) {
   const p = new Parameters();
   const print = p.add(known, 'bytea');
   const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
   return [`SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure', 'processing_stale') THEN once.fail(${s}, ${k}, c.fence, NULL, ${p.add(code, 'text')}, ${p.add(message, 'text')}, ${
-    outcome(p, answer)}, tenant => ${t}) END FROM once.claim(${s}, ${k}, ${print}, tenant => ${t}) AS c`, p.values];
+    outcome(p, answer)}, tenant => ${t}) END FROM once.claim(${s}, ${k}, ${print}, tenant => ${t}, traceparent => ${p.add(text(traceparent), 'text')}) AS c`, p.values];
 }
 
 const renew = ({scope, key, tenant}, fence, leaseMs) =>

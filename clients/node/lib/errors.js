@@ -99,6 +99,15 @@ function final(answer, {replayed, cause}) {
 /** answer: why. cause: where it is this very call that does not know. */
 const doubt = (answer, cause) => Object.assign(ofSqlstate('P4031'), {answer}, cause === undefined ? undefined : {cause});
 
+const VERDICTS = {processing_active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
+
+/** Of a verdict that lets nothing run. traceparent: of the first attempt, for whoever has shown that he sent its request: a mismatch tells nothing of it. */
+function ofVerdict({verdict, answer, traceparent}) {
+  const error = verdict === 'final_failure' ? final(answer, {replayed: true}) : verdict === 'in_doubt' ? doubt(answer)
+    : ofSqlstate(VERDICTS[verdict] ?? 'P4099', VERDICTS[verdict] ? undefined : 'the contract has given a verdict that is not known here');
+  return verdict === 'mismatch' ? error : Object.assign(error, {traceparent: traceparent ?? undefined});
+}
+
 const REASON_MAX = 1000; // characters
 
 /** Why an attempt ended, as it is stored and logged: {code, message}. An error's text is its own and its cause's. */
@@ -153,5 +162,5 @@ const swallowed = () =>
 
 module.exports = {
   OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, Left, NotDone,
-  final, doubt, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
+  final, doubt, ofVerdict, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
 };

@@ -26,17 +26,30 @@ const PROBLEMS = {
   // end of spec
 };
 
+const MORE_MAX = 300; // bytes, as they are escaped
+
+/** As every door writes it, whole escapes alone: other bytes than those of printable ASCII are a question mark. */
+function escaped(more) {
+  let out = '';
+  for (const byte of Buffer.from(more)) {
+    const c = String.fromCharCode(byte);
+    const piece = c === '"' || c === '\\' ? `\\${c}` : byte < 0x20 ? `\\u${byte.toString(16).padStart(4, '0')}` : c <= '~' ? c : '?';
+    if (out.length + piece.length > MORE_MAX) break;
+    out += piece;
+  }
+  return out;
+}
+
 /** An answer: {status, headers, body}, and request: its name in a log. more: what this occurrence adds to the detail. */
 function problem(slug, {more, base = 'urn:pgonce:problem:', traceparent} = {}) {
   const [status, title, detail, retryAfter] = PROBLEMS[slug];
   const request = randomBytes(16).toString('hex');
-  const document = {
-    type: base + slug, title, status, detail: more ? `${detail} ${more}` : detail, instance: `urn:pgonce:request:${request}`, retryable: retryAfter !== undefined,
-  };
+  const document = `{"type":${JSON.stringify(base + slug)},"title":"${title}","status":${status},"detail":"${detail}${more ? ` ${escaped(more)}` : ''}",`
+    + `"instance":"urn:pgonce:request:${request}","retryable":${retryAfter !== undefined}}`;
   const headers = [['Content-Type', 'application/problem+json'], ['Cache-Control', 'no-store']];
   if (traceparent) headers.push(['Idempotency-Traceparent', traceparent]);
   if (retryAfter !== undefined) headers.push(['Retry-After', String(retryAfter)]);
-  return {status, headers, body: Buffer.from(JSON.stringify(document)), request};
+  return {status, headers, body: Buffer.from(document), request};
 }
 
 module.exports = {problem};

@@ -43,6 +43,11 @@ function isMultipart(intent) {
   return /^multipart\//i.test(intent.request.http.contentType);
 }
 
+/** answer: what is stored with the doubt. */
+function whyDoubted(answer) {
+  return answer?.status ? `The service answered ${answer.status}, which does not say whether the effect happened.` : undefined;
+}
+
 /** What start has said instead of proceed, as an answer. */
 function concluded(options, intent, said) {
   const slug = PROBLEM_OF_VERDICT[said.verdict];
@@ -53,8 +58,7 @@ function concluded(options, intent, said) {
   }
   const more = slug === 'mismatch' && isMultipart(intent)
     ? 'A multipart body that is built again has a new boundary, so it is another request: send the same bytes as the first time.'
-    : slug === 'in-doubt' && said.answer?.status
-      ? `The service answered ${said.answer.status}, which does not say whether the effect happened.` : undefined;
+    : slug === 'in-doubt' ? whyDoubted(said.answer) : undefined;
   return refusal(options, slug, {more, traceparent: slug === 'mismatch' ? undefined : said.traceparent});
 }
 
@@ -71,12 +75,12 @@ function answerOf(error, options) {
   if (!(error instanceof errors.OnceError)) return undefined;
   if (error.problem) return refusal(options, error.problem.slug, {more: error.problem.more});
   if (error instanceof errors.FinalFailure && error.answer) {
-    const answer = replay(options, {verdict: 'final_failure', answer: error.answer});
+    const answer = replay(options, {verdict: 'final_failure', answer: error.answer, traceparent: error.traceparent});
     return {...answer, headers: answer.headers.filter(([name]) => error.replayed || name !== 'Idempotency-Replayed')};
   }
   if (error instanceof errors.InDoubt && error.cause !== undefined) return logged(options, 'in-doubt', error.cause);
   const slug = PROBLEM_OF_CODE[error.code];
-  if (slug) return refusal(options, slug);
+  if (slug) return refusal(options, slug, {more: slug === 'in-doubt' ? whyDoubted(error.answer) : undefined, traceparent: error.traceparent});
   if (NOT_STORED.has(error.code)) return logged(options, 'not-stored', error);
   return error.status === 500 ? undefined : unavailable(options, error);
 }

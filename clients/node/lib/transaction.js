@@ -14,7 +14,6 @@ const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
 const KEPT_ALWAYS = 8192; // bytes of a body, and characters of headers, that every scope keeps: below it, P4060 cannot come
-const VERDICTS = {processing_active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041'};
 
 /** An effect's transaction that has begun: start said proceed. */
 class Attempt {
@@ -188,7 +187,7 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
       const said = await attempt(settled);
       if (said.verdict !== 'processing_active') return said;
       if (!(unanswered || haunted || Date.now() - begun < waitMs)) return said;
-      failure = errors.ofSqlstate('P4029');
+      failure = errors.ofVerdict(said);
     } catch (error) {
       const mark = markOf(error);
       haunted ||= mark.lost === true;
@@ -206,7 +205,7 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
     const limit = failure.code === 'active' && !unanswered && !haunted ? waitMs : deadlineMs;
     if (Date.now() + ms >= begun + limit) {
       if (unanswered) throw errors.unknown(failure);
-      if (failure.code === 'active') return {verdict: 'processing_active'};
+      if (failure.code === 'active') return {verdict: 'processing_active', traceparent: failure.traceparent};
       throw failure;
     }
     await pause(ms, unanswered ? undefined : signal);
@@ -214,10 +213,9 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
 }
 
 /** What start has said, as what the caller is to get: the stored answer, or an error. */
-function conclude({verdict, answer}) {
-  if (verdict === 'replay_success') return answer;
-  if (verdict === 'final_failure') throw errors.final(answer, {replayed: true});
-  throw errors.ofSqlstate(VERDICTS[verdict] ?? 'P4099', VERDICTS[verdict] ? undefined : 'once.try_start has given a verdict that is not known here');
+function conclude(said) {
+  if (said.verdict === 'replay_success') return said.answer;
+  throw errors.ofVerdict(said);
 }
 
 /** A transaction around work(session), again after 40001 and 40P01. */

@@ -558,7 +558,7 @@ test('what a call throws has the answer that the gateway would give', async () =
   assert.deepEqual(told(thrown(() => keyOf(req('a', 'a')))), [400, undefined, 'key-repeated']);
   assert.deepEqual(told(thrown(() => keyOf(req('a b')))), [400, undefined, 'key-malformed']);
   assert.deepEqual(told(thrown(() => keyOf(req('a'), {strict: true}))), [400, undefined, 'key-malformed']);
-  const {ofSqlstate, ofConnection, unknown} = require('../lib/errors');
+  const {ofSqlstate, ofConnection, ofVerdict, unknown} = require('../lib/errors');
   for (const [error, status, retry, slug] of [
     [ofSqlstate('P4001'), 400, undefined, 'key-malformed'], [ofSqlstate('P4002'), 422, undefined, 'mismatch'], [ofSqlstate('P4003'), 403, undefined, 'refused'],
     [ofSqlstate('P4029'), 409, '1', 'active'], [ofSqlstate('P4031'), 409, undefined, 'in-doubt'], [ofSqlstate('P4041'), 409, undefined, 'expired'],
@@ -572,6 +572,14 @@ test('what a call throws has the answer that the gateway would give', async () =
   }
   for (const error of [new Error('x'), new TypeError('x'), 'x', ofSqlstate('P4012', 'x'), ofSqlstate('P4060', 'x')]) assert.equal(told(error), undefined);
   assert.equal(JSON.parse(logging.answerOf(ofSqlstate('P4029'), {problemBase: 'https://shop.test/#'}).body).type, 'https://shop.test/#active');
+
+  // The trace goes with the problem, as the gateway's: not with a mismatch, whoever asks has sent another request.
+  const traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
+  for (const [verdict, trace] of [['processing_active', traceparent], ['in_doubt', traceparent], ['expired', traceparent], ['final_failure', traceparent], ['mismatch', undefined]]) {
+    const answer = logging.answerOf(ofVerdict({verdict, answer: {status: verdict === 'in_doubt' ? 500 : null}, traceparent}));
+    assert.equal(Object.fromEntries(answer.headers)['Idempotency-Traceparent'], trace, verdict);
+    assert.equal(JSON.parse(answer.body).detail.endsWith('The service answered 500, which does not say whether the effect happened.'), verdict === 'in_doubt');
+  }
 });
 
 test('an error handler of Express leaves what others have set for every answer, and errors of others to others', async () => {
@@ -761,6 +769,16 @@ test('what an answer says of its effect is what spec/statuses.json says', () => 
       const answer = {status, pairs: headers.map((name) => [name, '1']), effect: said === undefined ? [] : [said]};
       assert.deepEqual({transaction: named[guard.effectOf(answer)], elsewhere: named[lease.effectOf(answer)]}, meant, JSON.stringify(answer));
     }
+  }
+});
+
+test('problem documents are those of spec/problems.json, byte for byte', () => {
+  const {problem} = require('../lib/problem');
+  const {cases} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/problems.json')));
+  assert.ok(cases.length > 4);
+  for (const {problem: slug, more, document} of cases) {
+    const made = problem(slug, {more});
+    assert.equal(made.body.toString().replace(made.request, '0123456789abcdef0123456789abcdef'), document);
   }
 });
 

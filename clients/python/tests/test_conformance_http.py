@@ -175,6 +175,7 @@ def compare_problem(reply, wanted):
     assert reply.status == row["status"]
     assert reply.values("Content-Type") == ["application/problem+json"]
     assert reply.values("Cache-Control") == ["no-store"]
+    assert reply.values("Idempotency-Replayed") == []
     assert reply.values("Retry-After") == ([] if row["retry_after"] is None else [str(row["retry_after"])])
 
 

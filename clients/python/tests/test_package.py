@@ -44,6 +44,12 @@ def test_what_an_answer_says_of_its_effect(case):
         assert named.get(http.effect_elsewhere_of(status, headers), done) == case["elsewhere"], status
 
 
+@pytest.mark.parametrize("case", json.loads((ROOT / "spec/problems.json").read_text())["cases"], ids=lambda case: case.get("more", "")[-10:])
+def test_a_problem_document_is_the_specs_byte_for_byte(case):
+    made = http.problem(case["problem"], case.get("more", ""))
+    assert made.body.decode().replace(made.request, "0123456789abcdef0123456789abcdef") == case["document"]
+
+
 @pytest.mark.parametrize("case", json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"], ids=lambda case: case["header"][:40])
 def test_a_key_of_the_vectors(case):
     if "key" in case:

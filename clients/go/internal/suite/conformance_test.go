@@ -778,7 +778,7 @@ func (r *runner[T]) compareResponse(got *response, raw json.RawMessage) {
 		if p.RetryAfter != nil {
 			after = strconv.Itoa(*p.RetryAfter)
 		}
-		if got.header.Get("Content-Type") != "application/problem+json" || got.header.Get("Cache-Control") != "no-store" || got.header.Get("Retry-After") != after {
+		if got.header.Get("Content-Type") != "application/problem+json" || got.header.Get("Cache-Control") != "no-store" || got.header.Get("Retry-After") != after || got.header.Get("Idempotency-Replayed") != "" {
 			r.fatalf("headers of the problem: %v", got.header)
 		}
 	}

@@ -259,11 +259,13 @@ def failed(verdict: str, answer: Answer) -> errors.OnceError:
         made = errors.of_verdict(verdict)
         if isinstance(made, errors.InDoubt):
             made.answer = answer
+        if not isinstance(made, errors.Mismatch):  # whoever sent another request learns nothing of the first one
+            made.traceparent = answer.traceparent
         return made
     final = errors.FinalFailure(
         answer.error_message or "", status=answer.status, body=answer.body, headers=answer.headers, code=answer.error_code
     )
-    final.answer = answer
+    final.answer, final.traceparent = answer, answer.traceparent
     return final
 
 
@@ -409,7 +411,9 @@ def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]
         if not isinstance(raised, Exception):
             raise
         if lost:
-            raise errors.ConnectionLost(sqlstate=sqlstate) from raised
+            gone = errors.ConnectionLost(sqlstate=sqlstate)
+            gone.connected = True
+            raise gone from raised
         typed = errors.of_sqlstate(sqlstate)
         if typed is not None:
             raise typed from raised
@@ -418,8 +422,9 @@ def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]
     return row
 
 
-def insist(source: Source, sql: str, arguments: Any, deadline: float) -> Steps[Tuple[Any, bool]]:
-    """Sends it again while the connection is lost; and whether it was sent more than once."""
+def insist(source: Source, sql: str, arguments: Any, deadline: float, begun: bool = True) -> Steps[Tuple[Any, bool]]:
+    """Sends it again while the connection is lost; and whether it was sent more than once. begun: work is done, so that it is worth waiting for a database
+    that is away; else that ends it at once, as long as nothing was sent."""
     end = time.monotonic() + deadline
     tries = 0
     sent = False
@@ -429,6 +434,8 @@ def insist(source: Source, sql: str, arguments: Any, deadline: float) -> Steps[T
             return row, sent
         except Exception as raised:
             lost = isinstance(raised, errors.ConnectionLost)
+            if lost and not begun and not sent and not getattr(raised, "connected", False):
+                raise
             sent = sent or lost
             again = lost or getattr(raised, "sqlstate", None) in errors.SERIALIZATION or sent and not isinstance(raised, errors.OnceError)
             pause = pause_s(tries)
@@ -450,7 +457,7 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
     start = time.monotonic()
     tries = 0
     while True:
-        row, twice = yield from insist(source, _sql.CLAIM[kind], arguments, options.deadline)
+        row, twice = yield from insist(source, _sql.CLAIM[kind], arguments, options.deadline, begun=tries > 0)
         verdict, fence, lease_s = row[1], row[2] or 0, row[12]
         answer = stored(row[3:12], replayed=True, fence=fence)
         if verdict in MAY_RUN:

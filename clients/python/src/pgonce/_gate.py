@@ -210,7 +210,7 @@ def refusal(policy: Policy, error: errors.OnceError, intent: Optional[_core.Inte
         # Of a lost lease nobody knows whether its work was done.
         unknown = error.outcome_unknown or isinstance(error, errors.LeaseLost)
         return policy.logged("not-stored" if unknown else "unavailable", error, scope)
-    more, trace = "", None
+    more = ""
     if isinstance(error, errors.KeyMalformed):
         more = "the key is missing or malformed"
     elif isinstance(error, errors.Mismatch) and intent is not None and intent.request.content_type[:10].lower() == "multipart/":
@@ -218,11 +218,9 @@ def refusal(policy: Policy, error: errors.OnceError, intent: Optional[_core.Inte
             "A multipart body that is built again has a new boundary, so it is another request: send the same bytes as"
             " the first time."
         )
-    elif isinstance(error, errors.InDoubt) and error.answer is not None:
-        trace = error.answer.traceparent
-        if error.answer.status:
-            more = f"The service answered {error.answer.status}, which does not say whether the effect happened."
-    return policy.problem(name, more, trace)
+    elif isinstance(error, errors.InDoubt) and error.answer is not None and error.answer.status:
+        more = f"The service answered {error.answer.status}, which does not say whether the effect happened."
+    return policy.problem(name, more, error.traceparent)
 
 
 def answer_of(policy: Policy, error: errors.OnceError) -> http.Response:

@@ -144,7 +144,9 @@ class _Source(Source):
         self.using = using
 
     def acquire(self, within: float) -> Any:
-        return Connection(self.using)
+        connection = Connection(self.using)
+        connection.tx.ensure_connection()  # else the first statement would, and a database that is away be a connection that was lost
+        return connection
 
     def release(self, connection: Any) -> Any:
         own = threading.current_thread().name == "pgonce-heartbeat"  # Django closes those of requests only

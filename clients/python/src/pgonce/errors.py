@@ -41,12 +41,13 @@ _CONTRACT = {
 
 class OnceError(Exception):
     """retryable: the same call, with the same key, may succeed later. outcome_unknown: the effect may have happened.
-    status: what an HTTP door answers."""
+    status: what an HTTP door answers. traceparent: of the intent's first attempt, where what that has left is why this one did not run."""
 
     sqlstate: Optional[str] = None
     retryable: bool = False
     outcome_unknown: bool = False
     status: int = 500
+    traceparent: Optional[str] = None
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("sqlstate") in _CONTRACT:
@@ -195,6 +196,7 @@ class ConnectionLost(OnceError):
     """The database cannot be reached, or the connection was lost. Nothing was committed."""
 
     status, retryable = 503, True
+    connected = False  # was there a connection, so that something may have been sent?
 
 
 class PoolFull(ConnectionLost):

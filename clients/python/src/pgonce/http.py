@@ -166,13 +166,19 @@ class Response(NamedTuple):
     effect: str = ""
 
 
+MORE_MAX = 300  # bytes, as they are escaped
+
+
 def _escaped(text: str) -> str:
-    """As the gateway writes it: other characters than ASCII's are a question mark."""
-    out = []
+    """As every door writes it, whole escapes alone: other bytes than those of printable ASCII are a question mark."""
+    out = ""
     for byte in text.encode("utf-8"):
         c = chr(byte)
-        out.append("\\" + c if c in '"\\' else f"\\u{byte:04x}" if byte < 0x20 else c if c <= "~" else "?")
-    return "".join(out)
+        piece = "\\" + c if c in '"\\' else f"\\u{byte:04x}" if byte < 0x20 else c if c <= "~" else "?"
+        if len(out) + len(piece) > MORE_MAX:
+            break
+        out += piece
+    return out
 
 
 def problem(name: str, more: str = "", base: str = PROBLEM_BASE, trace: Optional[str] = None) -> Response:

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import com.fasterxml.jackson.databind.JsonNode;
 import io.pgonce.http.Ending;
 import io.pgonce.http.KeyHeader;
+import io.pgonce.http.Problem;
 import io.pgonce.testing.Cases;
 import io.pgonce.testing.Child;
 import io.pgonce.testing.Server;
@@ -15,6 +16,7 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.util.HexFormat;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
@@ -35,6 +37,17 @@ class VectorsTest {
             }
         }
         assertEquals(true, keys.size() > 50);
+    }
+
+    @Test
+    void aProblemDocumentIsThatOfAllDoorsByteForByte() {
+        JsonNode cases = Cases.read(Child.ROOT.resolve("spec/problems.json")).get("cases");
+        for (JsonNode each : cases) {
+            Problem problem = Problem.valueOf(each.get("problem").asText().toUpperCase(Locale.ROOT).replace('-', '_'));
+            assertEquals(each.get("document").asText(),
+                new String(problem.document(each.path("more").asText(null), "0123456789abcdef0123456789abcdef"), StandardCharsets.US_ASCII));
+        }
+        assertEquals(true, cases.size() > 4);
     }
 
     @Test

@@ -403,6 +403,7 @@ class HttpConformanceTest {
         assertEquals(row.get("status").asInt(), reply.status(), told);
         assertEquals(List.of("application/problem+json"), reply.all("Content-Type"), told);
         assertEquals(List.of("no-store"), reply.all("Cache-Control"), told);
+        assertEquals(List.of(), reply.all("Idempotency-Replayed"), told);
         assertEquals(row.get("retry_after").isNull() ? List.of() : List.of(row.get("retry_after").asText()), reply.all("Retry-After"), told);
     }
 }

@@ -138,8 +138,8 @@ public enum Problem {
 
     private static String escape(String text) {
         StringBuilder out = new StringBuilder();
-        for (int i = 0; i < text.length(); i++) {
-            char c = text.charAt(i);
+        for (byte each : text.getBytes(StandardCharsets.UTF_8)) {
+            char c = (char) (each & 0xff);
             String piece = c == '"' || c == '\\' ? "\\" + c : c < ' ' ? String.format("\\u%04x", (int) c) : c <= '~' ? String.valueOf(c) : "?";
             if (out.length() + piece.length() > DETAIL_MAX) {
                 break;
