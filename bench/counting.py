@@ -34,7 +34,7 @@ COUNTED = re.compile(r"counted := nextval\('[a-z_.]+'\);|PERFORM once\._count\((
 def take_out(database):
     """How many functions counted."""
     changed = 0
-    for row in database.rows("SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.prokind = 'f'"):
+    for row in database.rows("SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND p.prokind = 'f'"):
         if COUNTED.search(row.text) and "FUNCTION once._count" not in row.text:
             database.execute(COUNTED.sub(lambda found: "" if found[0].startswith("counted") else "PERFORM true", row.text))
             changed += 1

@@ -304,7 +304,7 @@ class Bench:
         path = self.configure(f"[relay bench]\ndsn = {database.dsn()}\n" + "\n".join(sink))
         connection = database.connect()
         cursor = connection.cursor()
-        cursor.execute("SELECT once.relay_take('bench', NULL, true)")
+        cursor.execute("SELECT once_job.relay_take('bench', NULL, true)")
         cursor.execute("SELECT once.outbox_replay('bench', now() - interval '1 hour', NULL, 'bench')")
         cursor.execute("UPDATE once.parked_event SET state = 'dead' WHERE id = (SELECT min(id) FROM once.parked_event) RETURNING event_id::text")
         (dead,) = cursor.fetchone()
@@ -455,7 +455,7 @@ class Bench:
             " $$ INSERT INTO applied (number) VALUES (((message).body ->> 'number')::bigint) $$"
         )
         database.execute(
-            "SELECT once.message_park('bench', '', ARRAY(SELECT ROW('m' || n, 'moved', 'key', '{}',"
+            "SELECT once_job.message_park('bench', '', ARRAY(SELECT ROW('m' || n, 'moved', 'key', '{}',"
             " convert_to(jsonb_build_object('number', n, 'text', repeat('x', %s))::text, 'UTF8'), sha256(n::text::bytea), 'waiting', 0, 0,"
             " NULL, NULL)::once.parked FROM generate_series(1, %s) AS n))",
             payload_text(),
@@ -486,7 +486,7 @@ class Bench:
         database = self.server.new_database()
         reader = database.connect()
         cursor = reader.cursor()
-        cursor.execute("SELECT * FROM once.relay_take('cost', NULL, false)")
+        cursor.execute("SELECT * FROM once_job.relay_take('cost', NULL, false)")
         cursor.execute("LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_analyze = on;"
                        " SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off; SET client_min_messages = log")
         published = 0
@@ -516,7 +516,7 @@ class Bench:
         rows = []
         for _ in range(7):
             cursor.execute(
-                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM once.relay_list('cost', %s, %s, 0, 50000)", (seen, reading)
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM once_job.relay_list('cost', %s, %s, 0, 50000)", (seen, reading)
             )
             (plan,) = cursor.fetchone()
             top = plan[0]["Plan"]
@@ -527,7 +527,7 @@ class Bench:
 
     @staticmethod
     def list_plan(notices):
-        """Of the statement within once.relay_list that reads the outbox, as auto_explain tells it."""
+        """Of the statement within once_job.relay_list that reads the outbox, as auto_explain tells it."""
         plans = [notice for notice in notices if "ORDER BY n.id LIMIT take" in notice]
         return plans[-1][plans[-1].index("\nLimit") + 1 :].rstrip()
 

@@ -203,16 +203,16 @@ class Bench:
         connection = database.connect(autocommit=False)
         free = database.connect()
         cursor, locked, work = connection.cursor(), 0.0, {}
-        cursor.execute("SET application_name = 'keeper'; SELECT pg_backend_pid(), once.keep_take('bench', '1 hour')")
+        cursor.execute("SET application_name = 'keeper'; SELECT pg_backend_pid(), once_job.keep_take('bench', '1 hour')")
         connection.commit()
-        cursor.execute("SELECT step FROM once.keep_steps() ORDER BY ord")
+        cursor.execute("SELECT step FROM once_job.keep_steps() ORDER BY ord")
         steps = [row.step for row in cursor.fetchall()]
         connection.commit()
         for step in steps:
             more = True
             while more:
                 begin = time.monotonic()
-                cursor.execute("SELECT * FROM once.keep_step('bench', %s, true)", (step,))
+                cursor.execute("SELECT * FROM once_job.keep_step('bench', %s, true)", (step,))
                 row = cursor.fetchone()
                 cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'AccessExclusiveLock'"
                                " AND relation IN (SELECT oid FROM pg_class WHERE relname ~ '^intent'))")  # fmt: skip
@@ -226,7 +226,7 @@ class Bench:
                 work[step] = work.get(step, 0.0) + took
                 more = row.more
                 time.sleep(min(self.options.pace * took, 5))
-        cursor.execute("SELECT once.keep_release('bench')")
+        cursor.execute("SELECT once_job.keep_release('bench')")
         connection.commit()
         if database.value("SELECT to_regclass(%s)", f"once.intent_d{day}") is not None:
             sys.exit("bench: the day is not retired")

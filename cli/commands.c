@@ -44,11 +44,12 @@ const int exit_code_count = (int)(sizeof exit_codes / sizeof exit_codes[0]);
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 ABOUT(init_about,
-      "Installs the contract (schema \"once\") in the database, or upgrades it. It works in one transaction, under a "
-      "lock. A second run changes nothing, two at once both succeed, and a failed run leaves nothing behind. "
-      "once.migration records versions and checksums.",
-      "It refuses: a contract newer than this command; a schema \"once\" that is not pgonce's; a migration that was "
-      "changed after it ran; and a contract made by CREATE EXTENSION (use ALTER EXTENSION pgonce UPDATE).",
+      "Installs the contract (schemas \"once\" and \"once_job\") in the database, or upgrades it. It works in one "
+      "transaction, under a lock. A second run changes nothing, two at once both succeed, and a failed run leaves "
+      "nothing behind. once.migration records versions and checksums.",
+      "It refuses: a contract newer than this command; a schema \"once\" or \"once_job\" that is not pgonce's; a "
+      "migration that was changed after it ran; and a contract made by CREATE EXTENSION (use ALTER EXTENSION pgonce "
+      "UPDATE).",
       "If the server has the extension pgonce_native and this role is a superuser, it installs or updates that, too. "
       "Nothing else depends on it: if it fails, init succeeds and says why.",
       "  pgonce init --dsn 'host=db dbname=app'", "  pgonce init --print > review.sql");

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum {
-	LOOK_MOST = 1000, /* messages in one look; once.message_look takes 10,000 */
+	LOOK_MOST = 1000, /* messages in one look; once_job.message_look takes 10,000 */
 	POLL_MS = 20,     /* for answers, while there is other work */
 	REST_MS = 5       /* where all wait: for the endpoint, or for their turn */
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * parked.c: messages that wait: what becomes of one that failed, storing it, and finding those
- * whose turn has come. The order of a key is the database's business (once.message_due gives them
- * in it). Called by all that applies messages.
+ * whose turn has come. The order of a key is the database's business (once_job.message_due gives
+ * them in it). Called by all that applies messages.
  */
 #include "parked.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * keeper.h: what the command calls of the keeper: it runs the contract's steps (once.keep_step)
+ * keeper.h: what the command calls of the keeper: it runs the contract's steps (once_job.keep_step)
  * piece by piece, in rounds, while it holds the lease. What a step does, and whether it may, the
  * contract decides.
  */

@@ -67,14 +67,14 @@ proctype relay()
 	byte n;
 
 end:	do
-	:: atomic {                                                     /* once.relay_look: S2 */
+	:: atomic {                                                     /* once_job.relay_look: S2 */
 		for (n : 0 .. EVENTS - 1) { now[n] = visible[n] };
 		n = 0
 	   };
 #ifndef RELAY_DOES_NOT_WAIT
 		!day_made || day_told;                                  /* LOCK TABLE once.outbox, which waits for who makes a partition */
 #endif
-		atomic {                                                /* once.relay_list: S2 minus S1, where it knows of the partition */
+		atomic {                                                /* once_job.relay_list: S2 minus S1, where it knows of the partition */
 			for (n : 0 .. EVENTS - 1) {
 #ifdef RELAY_BY_SEQUENCE
 				batch[n] = now[n] && day_told && n >= published_up_to
@@ -97,7 +97,7 @@ end:	do
 		:: n == EVENTS -> break
 		od;
 		if
-		:: atomic {                                             /* once.relay_settle: S2 becomes S1 */
+		:: atomic {                                             /* once_job.relay_settle: S2 becomes S1 */
 			for (n : 0 .. EVENTS - 1) {
 				if
 				:: now[n] -> seen[n] = 1; published_up_to = n + 1

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* Who retires the day of retention.pml: the keeper, piece by piece, or once.retire_day, at once. */
 
-/* Pieces of once.keep_step: each is a transaction, and the keeper may be gone between any two of them. */
+/* Pieces of once_job.keep_step: each is a transaction, and the keeper may be gone between any two of them. */
 proctype keeper()
 {
 	bit ahead;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * settlement.h: what became of events since the last once.relay_settle: what the next one is to
+ * settlement.h: what became of events since the last once_job.relay_settle: what the next one is to
  * store. "Known" events have a row in once.parked_event already, and can be settled at any time;
  * the fate of a chunk's own events is told together with its progress, so that no event is ever
  * both parked and unread.

@@ -74,14 +74,17 @@ def check_literals(path, text):
 
 
 def check_function(path, text):
-    names = set(re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) once\.(\w+)\(", text, re.M))
+    names = set(re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) once(?:_job)?\.(\w+)\(", text, re.M))
     # bind and unbind, and the three forms of fingerprint, are one thing each.
     if len(names) != 1 and names != {"bind", "unbind"}:
         problem(path, f"holds {sorted(names)}: one function per file")
     elif path.stem not in names:
         problem(path, "is not named after its function")
-    if not re.search(r"^-- once\.", text, re.M):
+    schema = contract.schema_of(text)
+    if not re.search(rf"^-- {schema}\.", text, re.M):
         problem(path, "has no block comment that begins with the function's name")
+    if schema != "once" and path.stem.startswith("_"):
+        problem(path, "is private, and all that is private is in schema once")
     for body in re.findall(r"CREATE (?:FUNCTION|PROCEDURE).*?(?=^CREATE FUNCTION|\Z)", text, re.S | re.M):
         if "SECURITY DEFINER" in body and "SET search_path = pg_catalog, pg_temp" not in body:
             problem(path, "SECURITY DEFINER without a fixed search_path")

@@ -71,7 +71,7 @@ def against_the_layers(root):
     for path in paths:
         if path.parent.name in LAYERS:
             code = re.sub(r"--.*|'[^']*'", "", contract.text_of(path))
-            for name in sorted(set(re.findall(r"\bonce\.(\w+)\(", code)) & homes.keys()):
+            for name in sorted(set(re.findall(r"\bonce(?:_job)?\.(\w+)\(", code)) & homes.keys()):
                 home = homes[name].parent.name
                 if home in LAYERS[LAYERS.index(path.parent.name) + 1 :]:
                     yield f"{path.parent.name}/{path.stem} -> {home}/{name}"

@@ -27,6 +27,11 @@ def functions():
     return sorted(paths, key=lambda path: (ROOMS.index(path.parent.name), path.stem.startswith("_"), path.stem))
 
 
+def schema_of(text):
+    """Of a function's file: once for what applications and people call, and for all private functions; once_job for what only daemons call."""
+    return re.search(r"^CREATE (?:FUNCTION|PROCEDURE) (once|once_job)\.", text, re.M)[1]
+
+
 EXPANDED = re.compile(r"^([ \t]*)-- expand: (\w+)\((.*(?:\n[ \t]*--   .*)*)\)\n", re.M)
 
 
@@ -53,7 +58,7 @@ def parts():
     yield "migration", 1, "tables", "\n".join((ROOT / room / "tables.sql").read_text() for room in ROOMS)
     for path in sorted((ROOT / "migrations").glob("[0-9]*.sql")):
         yield "migration", int(path.name[:4]), path.stem, path.read_text()
-    code = [text_of(path) for path in functions()]
+    code = [(ROOT / "job_schema.sql").read_text(), *(text_of(path) for path in functions())]
     code.append((ROOT / "see/drop_views.sql").read_text())
     code += [path.read_text() for path in sorted((ROOT / "see/views").glob("*.sql"))]
     code.append((ROOT / "access/grants.sql").read_text())

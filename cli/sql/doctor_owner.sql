@@ -3,8 +3,9 @@
 WITH owners AS (
     SELECT pg_get_userbyid(c.relowner) AS owner FROM pg_catalog.pg_class AS c
         WHERE c.relnamespace = to_regnamespace('once') AND c.relkind IN ('r', 'p')
-    UNION SELECT pg_get_userbyid(p.proowner) FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = to_regnamespace('once')
-    UNION SELECT pg_get_userbyid(n.nspowner) FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'once'
+    UNION SELECT pg_get_userbyid(p.proowner) FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace IN (to_regnamespace('once'), to_regnamespace('once_job'))
+    UNION SELECT pg_get_userbyid(n.nspowner) FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('once', 'once_job')
 ), roles AS (
     SELECT wanted.role_name, r.oid
       FROM unnest(ARRAY['once_app', 'once_tenant', 'once_relay', 'once_capture', 'once_consumer', 'once_keeper', 'once_reader',
@@ -17,10 +18,10 @@ WITH owners AS (
     UNION ALL
     SELECT p.oid::regprocedure::text, a.grantee, a.privilege_type, 'f'
       FROM pg_catalog.pg_proc AS p, LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
-     WHERE p.pronamespace = to_regnamespace('once') AND a.grantee <> p.proowner
+     WHERE p.pronamespace IN (to_regnamespace('once'), to_regnamespace('once_job')) AND a.grantee <> p.proowner
 )
 SELECT 'one owner', CASE count(*) WHEN 1 THEN 'ok' ELSE 'failed' END, string_agg(owner, ', ' ORDER BY owner),
-       'give everything in schema once to one role (ALTER ... OWNER TO): its functions run with their owner''s rights'
+       'give everything in the schemas once and once_job to one role (ALTER ... OWNER TO): its functions run with their owner''s rights'
   FROM owners
 UNION ALL
 SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warning' END,
@@ -46,6 +47,6 @@ UNION ALL
 SELECT 'closed functions', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(name ~ '^once[.]_') THEN 'failed' ELSE 'warning' END,
        coalesce('open: ' || left(string_agg(DISTINCT format('%s to %s', name, pg_get_userbyid(grantee)), ', '), 200),
            'only the roles of the contract may execute a function'),
-       format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM %s: grant it once_app, or what it needs, instead; pgonce init does so, too,'
-              || ' whenever it replaces the functions', string_agg(DISTINCT quote_ident(pg_get_userbyid(grantee)), ', '))
+       format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once, once_job FROM %s: grant it once_app, or what it needs, instead; pgonce init'
+              || ' does so, too, whenever it replaces the functions', string_agg(DISTINCT quote_ident(pg_get_userbyid(grantee)), ', '))
   FROM opened WHERE grantee <> 0 AND relkind = 'f' AND grantee NOT IN (SELECT r.oid FROM roles AS r WHERE r.oid IS NOT NULL)

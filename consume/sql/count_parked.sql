@@ -1,2 +1,2 @@
 -- SPDX-License-Identifier: PostgreSQL
-SELECT once.message_count($1::text, $2::text)
+SELECT once_job.message_count($1::text, $2::text)

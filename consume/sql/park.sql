@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- Remembers messages that are not applied now.
-SELECT once.message_park($1::text, $2::text, ARRAY(
+SELECT once_job.message_park($1::text, $2::text, ARRAY(
     SELECT ROW(p.message_id, p.topic, p.key, p.headers, p.payload, p.fingerprint, p.state, p.attempts, p.wait_ms, p.error,
                p.sqlstate)::once.parked
       FROM unnest($3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bytea[], $8::bytea[], $9::text[],

@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- Who may do what. Nobody but the owner touches a table, except that once_capture reads once.outbox;
--- each role below may EXECUTE the functions listed for it, and once_reader and once_admin may read the views, which show all tenants. The
+-- each role below may EXECUTE the functions listed for it, in once and in once_job, whose schema it may use if one of them is there;
+-- once_reader and once_admin may read the views, which show all tenants. The
 -- roles are made where the installer may make roles; where not, a notice names them, and pgonce
 -- doctor shows what an administrator has to run. Ends without a role of its own: it is run again at
 -- every upgrade, and takes back what anybody else was given meanwhile.
 
 -- First from everybody but the owner: PUBLIC may execute any new function, and default privileges
 -- (ALTER DEFAULT PRIVILEGES) may have opened everything to anybody when it was made.
-REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA once, once_job FROM PUBLIC;
 DO $$
 DECLARE
     opened record;
@@ -17,9 +18,10 @@ BEGIN
     FOR opened IN
         SELECT DISTINCT o.name, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE format('%I', pg_get_userbyid(a.grantee)) END AS grantee
           FROM (SELECT format('ROUTINE %s', p.oid::regprocedure) AS name, p.proowner AS owner, p.proacl AS acl
-                  FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace
+                  FROM pg_catalog.pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace)
                  UNION ALL
-                SELECT 'SCHEMA once', n.nspowner, n.nspacl FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'once') AS o
+                SELECT format('SCHEMA %I', n.nspname), n.nspowner, n.nspacl FROM pg_catalog.pg_namespace AS n
+                 WHERE n.nspname IN ('once', 'once_job')) AS o
          CROSS JOIN LATERAL aclexplode(o.acl) AS a
          WHERE a.grantee <> o.owner
     LOOP
@@ -36,15 +38,14 @@ DECLARE
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
                             'receive', 'emit', 'emit_bytes', 'emit_later', 'cancel_event', 'try_lock', 'lock',
-                            'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
-                            'message_applied', 'message_look', 'message_count', 'consumer_report',
-                            'consumer_ids', 'consumer_remembers'];
+                            'errors', 'contract_version', 'count_cached', 'receive_many', 'consumer_report', 'consumer_ids'];
     shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_delayed',
         'outbox_event', 'capture_list', 'dead_list', 'dead_show'];
-    keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
-    kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
+    parked text[] := ARRAY['message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'consumer_remembers'];
+    keeping text[] := ARRAY['keeper_status', 'keeper_lease', 'retention_held'];
+    kept text[] := keeping || ARRAY['keep', 'keep_steps', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
     granted record;
-    target text;
+    target record;
 BEGIN
     FOR granted IN
         SELECT * FROM (VALUES
@@ -54,16 +55,15 @@ BEGIN
                 'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
                 'relay_parked', 'relay_release', 'metrics']),
             ('once_capture', ARRAY['errors', 'contract_version']),
-            ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
-                'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
-                'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report',
-                'consumer_ids', 'consumer_remembers', 'metrics']),
+            ('once_consumer', parked || ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many', 'salt',
+                'claim_many', 'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report', 'consumer_ids',
+                'metrics']),
             ('once_keeper', kept || ARRAY['counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox',
                 'any_tenant']),
             ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',
                 'any_tenant']),
-            ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'resolve_many',
-                'set_scope', 'bind', 'unbind', 'add_days',
+            ('once_admin',  app || parked || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve',
+                'resolve_many', 'set_scope', 'bind', 'unbind', 'add_days',
                 'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_retry_many', 'outbox_discard_many',
                 'outbox_replay', 'relay_adopt', 'add_capture', 'drop_relay', 'dead_retry', 'dead_discard', 'dead_retry_many',
                 'dead_discard_many'])) AS g (role_name, functions)
@@ -81,19 +81,20 @@ BEGIN
         END IF;
         EXECUTE format('GRANT USAGE ON SCHEMA once TO %I', granted.role_name);
         FOR target IN
-            SELECT format('%I.%I(%s)', 'once', p.proname, pg_get_function_identity_arguments(p.oid))
+            SELECT p.pronamespace::regnamespace AS schema, p.oid::regprocedure AS name
               FROM pg_catalog.pg_proc AS p
-             WHERE p.pronamespace = 'once'::regnamespace AND p.proname = ANY (granted.functions)
+             WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND p.proname = ANY (granted.functions)
         LOOP
-            EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %I', target, granted.role_name);
+            EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', target.schema, granted.role_name);
+            EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %I', target.name, granted.role_name);
         END LOOP;
         IF granted.role_name = 'once_capture' THEN         -- the client of a replication slot reads the table before it follows the slot
             GRANT SELECT ON once.outbox TO once_capture;
         END IF;
         IF granted.role_name IN ('once_reader', 'once_admin') THEN
-            FOR target IN SELECT format('%I.%I', 'once', c.relname) FROM pg_catalog.pg_class AS c
+            FOR target IN SELECT c.oid::regclass AS name FROM pg_catalog.pg_class AS c
                            WHERE c.relnamespace = 'once'::regnamespace AND c.relkind = 'v' LOOP
-                EXECUTE format('GRANT SELECT ON %s TO %I', target, granted.role_name);
+                EXECUTE format('GRANT SELECT ON %s TO %I', target.name, granted.role_name);
             END LOOP;
         END IF;
     END LOOP;

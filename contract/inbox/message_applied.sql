@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.message_applied(consumer, tenant, message_ids): deletes parked messages, in the transaction
+-- once_job.message_applied(consumer, tenant, message_ids): deletes parked messages, in the transaction
 -- of their effect (after once.receive returned process, or duplicate). Returns how many were
 -- parked. Raises P4000 for the consumer, P4003 for the tenant.
-CREATE FUNCTION once.message_applied(consumer text, tenant text, message_ids text[]) RETURNS integer
+CREATE FUNCTION once_job.message_applied(consumer text, tenant text, message_ids text[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable

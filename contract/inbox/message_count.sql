@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.message_count(consumer, tenant, most): how many messages a consumer has parked; counts no further than `most`
+-- once_job.message_count(consumer, tenant, most): how many messages a consumer has parked; counts no further than `most`
 -- (NULL: all). Raises P4000 for the consumer, P4003 for the tenant.
-CREATE FUNCTION once.message_count(consumer text, tenant text DEFAULT '', most bigint DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION once_job.message_count(consumer text, tenant text DEFAULT '', most bigint DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable

@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.message_due(consumer, tenant, take, skip_dead, lines): parked messages whose turn it is, at most `take`, in the order
+-- once_job.message_due(consumer, tenant, take, skip_dead, lines): parked messages whose turn it is, at most `take`, in the order
 -- in which they came: those whose time has come and before which none of their key is parked (with skip_dead: none that is
 -- not dead); with `lines` also, behind each of them, those of its key that wait for nothing else, as many of each key, so
 -- that a line is worked off in few transactions: apply them in order, and none behind one that was not applied. They are
 -- locked until your transaction ends, and what another transaction has locked is left out, with what stands behind it: two
--- processes of one consumer never take the same. Then for each: once.receive, the effect, once.message_applied, COMMIT; or
--- once.message_park with one attempt more. Raises P4000 for the consumer, P4003 for the tenant.
+-- processes of one consumer never take the same. Then for each: once.receive, the effect, once_job.message_applied, COMMIT; or
+-- once_job.message_park with one attempt more. Raises P4000 for the consumer, P4003 for the tenant.
 --
 -- Why it is written so: of what is due by its time most may stand behind another. Where that are many, the first of each
 -- key is looked for by stepping from key to key in the index, so that ten thousand behind one dead message are one step.
-CREATE FUNCTION once.message_due(consumer text, tenant text, take integer, skip_dead boolean DEFAULT false,
+CREATE FUNCTION once_job.message_due(consumer text, tenant text, take integer, skip_dead boolean DEFAULT false,
     lines boolean DEFAULT false)
 RETURNS TABLE (message_id text, topic text, key text, headers jsonb, payload bytea, fingerprint bytea, attempts integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

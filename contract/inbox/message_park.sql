@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.message_park(consumer, tenant, messages): keeps messages that cannot be applied now, whole,
+-- once_job.message_park(consumer, tenant, messages): keeps messages that cannot be applied now, whole,
 -- so that the broker may delete them: state 'waiting' (behind another of its key), 'retrying'
 -- (after wait_ms, by the database's clock) or 'dead' (after the last attempt). One that is parked
 -- already gets the new state, attempts and error, and keeps its place and content. One that was
@@ -8,7 +8,7 @@
 -- key that the inbox has for it, so 'pgonce:id:' || id for a UUIDv7, unless it is received with
 -- birthdays (once.receive). fingerprint: 16 to 64 bytes. Raises 22023 for a message that is none,
 -- P4000 for the consumer, P4003 for the tenant.
-CREATE FUNCTION once.message_park(consumer text, tenant text, messages once.parked[]) RETURNS integer
+CREATE FUNCTION once_job.message_park(consumer text, tenant text, messages once.parked[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable

@@ -5,7 +5,7 @@
 -- none). One row per element, in order (ordinal from 1):
 --   process    apply it, then COMMIT
 --   duplicate  it was applied before, or stands earlier in this batch: acknowledge it
---   parked     it is parked (once.message_park): acknowledge it
+--   parked     it is parked (once_job.message_park): acknowledge it
 --   blocked    one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
 --   mismatch   P4050: its id came with another payload
 --   active     P4029: another transaction is applying it now; try again

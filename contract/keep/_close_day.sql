@@ -12,7 +12,7 @@ BEGIN
     IF oldest < day THEN
         RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format('pgonce: day %s cannot be closed while day %s is open', day, oldest),
             DETAIL = 'what is before a closed day counts as closed, too',
-            HINT = format('Close day %s first. once.keep_step and once.retire_day close days in their order.', oldest);
+            HINT = format('Close day %s first. once_job.keep_step and once.retire_day close days in their order.', oldest);
     END IF;
     UPDATE once.setting AS s SET closed_before = greatest(s.closed_before, day + 1) WHERE s.only_row;
     PERFORM set_config('lock_timeout', '100ms', true);

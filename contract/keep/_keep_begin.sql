@@ -10,13 +10,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '25000', MESSAGE = 'pgonce: a keeper works in READ COMMITTED only',
             DETAIL = 'a snapshot from before a lock would not show the last intents of a day',
             HINT = 'SET default_transaction_isolation = ''read committed''';
-    ELSIF NOT EXISTS (SELECT FROM once.keep_steps() AS s WHERE s.step = step COLLATE "C") THEN
+    ELSIF NOT EXISTS (SELECT FROM once_job.keep_steps() AS s WHERE s.step = step COLLATE "C") THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: a keeper has no step %s',
             quote_nullable(left(step, 80)));
     ELSIF NOT EXISTS (SELECT FROM once.keeper AS k WHERE k.keeper = keeper COLLATE "C" AND k.lease_until > now) THEN
         RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format('pgonce: keeper %s does not hold the lease',
             quote_nullable(left(keeper, 80))),
-            HINT = 'once.keep_take first; false says that another keeper works.';
+            HINT = 'once_job.keep_take first; false says that another keeper works.';
     END IF;
     INSERT INTO once.keeper_step (step) VALUES (step) ON CONFLICT ON CONSTRAINT keeper_step_pkey DO NOTHING;
     IF step = 'days' THEN

@@ -3,7 +3,7 @@
 -- is due counts as pending while no relay runs.
 CREATE FUNCTION once._keep_delayed() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
-    moved record := once.relay_release(500);
+    moved record := once_job.relay_release(500);
 BEGIN
     RETURN ROW(moved.released, moved.released > 0, NULL,
         CASE WHEN moved.released > 0 THEN format('%s delayed events are due', moved.released) END)::once.kept;

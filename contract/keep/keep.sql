@@ -18,22 +18,22 @@ DECLARE
     code text;
     said text;
 BEGIN
-    SELECT pg_catalog.array_agg(s.step ORDER BY s.ord) INTO steps FROM once.keep_steps() AS s;
+    SELECT pg_catalog.array_agg(s.step ORDER BY s.ord) INTO steps FROM once_job.keep_steps() AS s;
     FOREACH each IN ARRAY steps LOOP
         LOOP
             COMMIT;
             SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-            IF NOT once.keep_take(me) THEN
+            IF NOT once_job.keep_take(me) THEN
                 RETURN;
             END IF;
             began := pg_catalog.clock_timestamp();
             BEGIN
-                SELECT k.more INTO again FROM once.keep_step(me, each) AS k;
+                SELECT k.more INTO again FROM once_job.keep_step(me, each) AS k;
             EXCEPTION WHEN OTHERS THEN      -- the next step has its turn
                 GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, said = MESSAGE_TEXT;
                 again := false;
                 BEGIN
-                    PERFORM once.keep_failed(me, each, code, said);
+                    PERFORM once_job.keep_failed(me, each, code, said);
                 EXCEPTION WHEN OTHERS THEN      -- a full disk takes no note either
                     RAISE WARNING 'pgonce: step % failed: % %', each, code, said;
                 END;
@@ -45,5 +45,5 @@ BEGIN
             PERFORM pg_catalog.pg_sleep_for(least(took OPERATOR(pg_catalog.*) 4::double precision, interval '1 second'));
         END LOOP;
     END LOOP;
-    PERFORM once.keep_release(me);
+    PERFORM once_job.keep_release(me);
 END $$;

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.keep_failed(keeper, step, sqlstate, message): a keeper notes that a step failed: once.keep_step cannot, since what
+-- once_job.keep_failed(keeper, step, sqlstate, message): a keeper notes that a step failed: once_job.keep_step cannot, since what
 -- it wrote was rolled back. once.keeper_status shows it until the step succeeds.
-CREATE FUNCTION once.keep_failed(keeper text, step text, sqlstate text, message text) RETURNS void
+CREATE FUNCTION once_job.keep_failed(keeper text, step text, sqlstate text, message text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     now timestamptz := clock_timestamp();
 BEGIN
-    IF NOT EXISTS (SELECT FROM once.keep_steps() AS s WHERE s.step = step COLLATE "C") THEN
+    IF NOT EXISTS (SELECT FROM once_job.keep_steps() AS s WHERE s.step = step COLLATE "C") THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: a keeper has no step %s',
             quote_nullable(left(step, 80)));
     END IF;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.keep_release(keeper): a keeper that stops lets the next one work at once. False where it did not hold the lease.
-CREATE FUNCTION once.keep_release(keeper text) RETURNS boolean
+-- once_job.keep_release(keeper): a keeper that stops lets the next one work at once. False where it did not hold the lease.
+CREATE FUNCTION once_job.keep_release(keeper text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now timestamptz := clock_timestamp();

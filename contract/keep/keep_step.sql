@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.keep_step(keeper, step, concurrently): one short piece of one step of the keeper's work (see once.keep_steps), in one
+-- once_job.keep_step(keeper, step, concurrently): one short piece of one step of the keeper's work (see once_job.keep_steps), in one
 -- short transaction.
 --   done     rows or partitions that it worked on
 --   more     there is more to do now: call again
 --   command  not NULL: a statement that the caller runs by itself, outside of a transaction, before it calls again. Only
 --            with concurrently, for a caller who owns the contract's tables, from PostgreSQL 14 on
 --   detail   what was done, or what holds the step back, for a log
--- Raises 55000 where the keeper does not hold the lease (once.keep_take), 22023 for an unknown step, 25000 above READ
--- COMMITTED, and what the step meets: 55P03 where a lock was not to be had, for example. Note that with once.keep_failed, go
+-- Raises 55000 where the keeper does not hold the lease (once_job.keep_take), 22023 for an unknown step, 25000 above READ
+-- COMMITTED, and what the step meets: 55P03 where a lock was not to be had, for example. Note that with once_job.keep_failed, go
 -- on with the next step, and come back to this one in the next round.
-CREATE FUNCTION once.keep_step(keeper text, step text, concurrently boolean DEFAULT false, OUT done bigint,
+CREATE FUNCTION once_job.keep_step(keeper text, step text, concurrently boolean DEFAULT false, OUT done bigint,
     OUT more boolean, OUT command text, OUT detail text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 #variable_conflict use_variable

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.keep_take(keeper, lease): makes this keeper the one that works, for the length of the lease; called again it renews
+-- once_job.keep_take(keeper, lease): makes this keeper the one that works, for the length of the lease; called again it renews
 -- it. False: another keeper works. A lease in a row and not a lock, so that it holds behind a pooler in transaction mode.
 -- Raises 22023 for a bad name or lease. Two keepers at once, one of them past its lease, would do no harm: each step is
 -- safe beside itself.
-CREATE FUNCTION once.keep_take(keeper text, lease interval DEFAULT '60 seconds') RETURNS boolean
+CREATE FUNCTION once_job.keep_take(keeper text, lease interval DEFAULT '60 seconds') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE

@@ -5,6 +5,6 @@ CREATE FUNCTION once.keeper_status() RETURNS TABLE (step text, ord integer, last
     last_success timestamptz, last_error_at timestamptz, last_error text, done_total bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.step, s.ord, k.last_started, k.last_success, k.last_error_at, k.last_error, coalesce(k.done_total, 0)
-      FROM once.keep_steps() AS s LEFT JOIN once.keeper_step AS k ON k.step = s.step COLLATE "C"
+      FROM once_job.keep_steps() AS s LEFT JOIN once.keeper_step AS k ON k.step = s.step COLLATE "C"
      ORDER BY s.ord
 $$;

@@ -24,7 +24,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = 'pgonce: a day is retired in READ COMMITTED only',
             DETAIL = 'a snapshot from before the lock would not show its last intents';
     END IF;
-    -- In the order in which once.keep_step and once.add_days take them: else each would wait for
+    -- In the order in which once_job.keep_step and once.add_days take them: else each would wait for
     -- the other, and all claims for both.
     PERFORM FROM once.closing AS c WHERE c.day <= bucket ORDER BY c.day FOR UPDATE;
     PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));

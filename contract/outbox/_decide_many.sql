@@ -4,7 +4,7 @@
 -- `take` that fit, under the relay's row; there their state counts as it is then. What is parked later than the relay's first piece
 -- is not met, so that it ends however fast a relay parks.
 --
--- What stands behind another of its aggregate waits for it, and has no time of its own: see once._promote and once.relay_due.
+-- What stands behind another of its aggregate waits for it, and has no time of its own: see once._promote and once_job.relay_due.
 CREATE FUNCTION once._decide_many(what text, reason text, of_relay text, of_topic text, of_state text, before timestamptz,
     dry_run boolean, take integer, after text) RETURNS TABLE (met_relay text, met_topic text, met_state text, events bigint, next text)
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._promote(relay, aggregates): of each of these aggregates, the first parked event that is not dead is due now, if it
 -- waited for one before it. Called whenever something parked has gone or died; NULL: of all aggregates. What waits behind
--- another has next_at 'infinity', so that once.relay_due does not look through all of them each time.
+-- another has next_at 'infinity', so that once_job.relay_due does not look through all of them each time.
 --
 -- Here and in its neighbours rows are found by a look-up each, written with LIMIT, BETWEEN and an order that only one index
 -- has, and are changed by their address. While a table is empty all indexes look alike; a plan that was made then is still

@@ -1,16 +1,16 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_due(relay, take, skip_dead): parked events whose turn it is, at most `take`, in the order of their ids: those
+-- once_job.relay_due(relay, take, skip_dead): parked events whose turn it is, at most `take`, in the order of their ids: those
 -- whose time has come and before which nothing of their aggregate is parked with this relay (with skip_dead: nothing that
 -- is not dead), the longest due first; and behind each of them those of its aggregate that wait for nothing else, so that
 -- a chain can be worked off in one go. An event without an aggregate waits for no other. attempts: how often it failed
--- before. skip_dead is the same for the whole of a turn: another begins with once.relay_take. blocked is false for
--- all. traceparent: see once.relay_fetch.
+-- before. skip_dead is the same for the whole of a turn: another begins with once_job.relay_take. blocked is false for
+-- all. traceparent: see once_job.relay_fetch.
 --
 -- Why it is written so: what waits behind another is never due by its own time (once._promote), so the first statement meets
 -- hardly a row that it does not return, however many wait. What is due and stands behind a dead one would be met each time,
 -- until somebody decides: once._demote has it wait like the others. That looks as far as this has looked, and only if there
 -- was something of that kind: else the first that are due are those that are returned.
-CREATE FUNCTION once.relay_due(relay text, take integer, skip_dead boolean DEFAULT false) RETURNS SETOF once.outgoing
+CREATE FUNCTION once_job.relay_due(relay text, take integer, skip_dead boolean DEFAULT false) RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
 #variable_conflict use_variable

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_fetch(relay, ids, xids, days, skip_dead): the events that once.relay_list listed, whole, in the order given.
+-- once_job.relay_fetch(relay, ids, xids, days, skip_dead): the events that once_job.relay_list listed, whole, in the order given.
 -- blocked: an earlier event of its aggregate is parked with this relay (with skip_dead: and not dead): it must be parked
 -- behind. traceparent: the event's own, or else that of its intent. At most
 -- 10,000 at once (22023). An event that is no longer there has no row.
-CREATE FUNCTION once.relay_fetch(relay text, ids bigint[], xids xid8[], days integer[], skip_dead boolean DEFAULT false)
+CREATE FUNCTION once_job.relay_fetch(relay text, ids bigint[], xids xid8[], days integer[], skip_dead boolean DEFAULT false)
 RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_look(relay, seen): whether there may be something to read: `reading` is what is committed now; changed false:
+-- once_job.relay_look(relay, seen): whether there may be something to read: `reading` is what is committed now; changed false:
 -- no transaction has ended since `seen`, so there is nothing. flushed: what `reading` sees is also on disk (a producer with
 -- synchronous_commit off is seen before it is). With a synchronous standby nothing is known to be there, and some managed
 -- servers do not tell (once._wal_told); where false,
--- call once.relay_flush before anything of this snapshot is published. Writes nothing. Raises 55000 where the relay was
+-- call once_job.relay_flush before anything of this snapshot is published. Writes nothing. Raises 55000 where the relay was
 -- dropped.
-CREATE FUNCTION once.relay_look(relay text, seen text) RETURNS TABLE (reading text, changed boolean, flushed boolean)
+CREATE FUNCTION once_job.relay_look(relay text, seen text) RETURNS TABLE (reading text, changed boolean, flushed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -14,7 +14,7 @@ BEGIN
     PERFORM FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
     IF NOT FOUND OR seen IS NULL THEN
         PERFORM once._refuse_relay('55000', relay, 'there is no such relay, or its progress is not given',
-            'Call once.relay_take first.');
+            'Call once_job.relay_take first.');
     END IF;
     reading := pg_current_snapshot();
     -- Beyond the first xid that `seen` did not know, or with fewer transactions running: in both cases the texts differ.

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_release(take): moves delayed events that are due to the outbox, those that are due first, at most `take`. Relays call it
+-- once_job.relay_release(take): moves delayed events that are due to the outbox, those that are due first, at most `take`. Relays call it
 -- about once a second and the keeper in each round, so captures get them too. released: how many it has moved. wait_ms: when to
 -- come again: 0: at once; NULL: nothing is delayed, or what is due cannot be moved now. One session does it at a time, so that the
 -- order holds; the others go on without. It waits for nobody: what an operator or an application is just deciding about is left for
 -- the next call, and so is what once.emit is just emitting. If the outbox has the event already, from once.emit, the delayed one
 -- is dropped. Costs one look into an index where nothing is due. Does nothing while events come by logical replication, and where
 -- today has no partition.
-CREATE FUNCTION once.relay_release(take integer DEFAULT 500, OUT released bigint, OUT wait_ms bigint)
+CREATE FUNCTION once_job.relay_release(take integer DEFAULT 500, OUT released bigint, OUT wait_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable

@@ -1,17 +1,17 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_settle(relay, seen, reading, after_id, delivered, parked): stores how far a relay has
+-- once_job.relay_settle(relay, seen, reading, after_id, delivered, parked): stores how far a relay has
 -- come and what became of its events, in one commit. reading NULL: the batch is done, and `seen` is
 -- the new one; else the batch between `seen` and `reading` is done up to after_id. delivered:
 -- parked events that were delivered at last (ids that are not parked do no harm). parked: events
 -- that were not delivered: state 'waiting' (behind another, or for their first attempt), 'retrying'
 -- or 'dead'; wait_ms from now, by the database's clock. known true: it was parked already (it came
--- from once.relay_due): should it not be any more, an operator has discarded it, and it stays
+-- from once_job.relay_due): should it not be any more, an operator has discarded it, and it stays
 -- discarded. attempts: how often it failed, this time included. Where that is more than one beyond
 -- what is stored, an operator has had it retried while this attempt was under way: this one is then
 -- the first of its new attempts, and the event is not dead. Raises 55000 where this session does
--- not hold the relay (once.relay_take): a relay that lost its connection cannot write over its
+-- not hold the relay (once_job.relay_take): a relay that lost its connection cannot write over its
 -- successor. 22023 for a parking that is none.
-CREATE FUNCTION once.relay_settle(relay text, seen text, reading text, after_id bigint, delivered bigint[] DEFAULT NULL,
+CREATE FUNCTION once_job.relay_settle(relay text, seen text, reading text, after_id bigint, delivered bigint[] DEFAULT NULL,
     parked once.parking[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
@@ -30,7 +30,7 @@ BEGIN
     END IF;
     IF NOT once._relay_held(relay) THEN
         PERFORM once._refuse_relay('55000', relay, 'this session does not hold the relay',
-            'Another session may have taken it: discard what is in memory and call once.relay_take.');
+            'Another session may have taken it: discard what is in memory and call once_job.relay_take.');
     END IF;
     UPDATE once.relay AS r
        SET seen = seen::pg_snapshot, reading = reading::pg_snapshot, progressed_at = now,
@@ -38,7 +38,7 @@ BEGIN
      WHERE r.relay = relay COLLATE "C" AND r.written_by = r.xmin;
     IF NOT FOUND THEN
         PERFORM once._refuse_relay('55000', relay, 'the relay was dropped, or its progress replaced',
-            'Call once.relay_take to begin anew.');
+            'Call once_job.relay_take to begin anew.');
     END IF;
     PERFORM once._relay_sign(relay);
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_take(relay, topics, from_now): makes this session the one that works for a relay, until it ends: it takes a
+-- once_job.relay_take(relay, topics, from_now): makes this session the one that works for a relay, until it ends: it takes a
 -- session-level advisory lock, without waiting. taken false: another session has it; ask again later. Else the relay's
 -- progress: `seen` is done with; where `reading` is not NULL, of what it sees besides, the events up to after_id are done
 -- too. A relay that is new begins with everything that the outbox holds, or, with from_now, with what commits from now on.
@@ -9,7 +9,7 @@
 -- written in this database (it came from a dump or by logical replication), where it is ahead of all transactions of
 -- this cluster, and while events come by logical replication: the numbers of transactions mean nothing here. A promoted
 -- standby, a restored base backup and a cluster after pg_upgrade go on: there the numbers do.
-CREATE FUNCTION once.relay_take(relay text, topics text[] DEFAULT NULL, from_now boolean DEFAULT false)
+CREATE FUNCTION once_job.relay_take(relay text, topics text[] DEFAULT NULL, from_now boolean DEFAULT false)
 RETURNS TABLE (taken boolean, seen text, reading text, after_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable

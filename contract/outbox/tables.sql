@@ -37,7 +37,7 @@ BEGIN
 END $$;
 COMMENT ON SEQUENCE once.outbox_day_seq IS 'the latest day of which there may be events, times 256';
 
--- Events that are to be published later: once.emit_later. They are moved to the outbox when they are due (once.relay_release), and have
+-- Events that are to be published later: once.emit_later. They are moved to the outbox when they are due (once_job.relay_release), and have
 -- a day, an id and a place in the order from then on. So they hold back no event, no day of the outbox and no replication slot.
 CREATE TABLE once.delayed_event (
     event_id       uuid PRIMARY KEY,
@@ -84,7 +84,7 @@ CREATE TABLE once.capture (
     broken_since timestamptz
 );
 
--- Set by once.relay_flush, always to the same: what counts is that this is written.
+-- Set by once_job.relay_flush, always to the same: what counts is that this is written.
 CREATE SEQUENCE once.relay_flush_seq;
 
 -- Events that a relay has passed and not delivered: 'waiting' behind another of their aggregate (or for their first

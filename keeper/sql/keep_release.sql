@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The lease, given back.
-SELECT once.keep_release($1::text)
+SELECT once_job.keep_release($1::text)

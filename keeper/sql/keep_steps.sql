@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The steps of a round, in order.
-SELECT s.step, s.what FROM once.keep_steps() AS s ORDER BY s.ord
+SELECT s.step, s.what FROM once_job.keep_steps() AS s ORDER BY s.ord

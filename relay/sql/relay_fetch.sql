@@ -5,4 +5,4 @@ SELECT e.id, e.xid, e.day, e.event_id, e.topic, e.event_type, e.aggregate_type, 
        CASE WHEN e.headers IS NOT NULL THEN
             ARRAY(SELECT unnest(ARRAY[h.key, coalesce(h.value, 'null')]) FROM jsonb_each_text(e.headers) AS h) END AS headers,
        e.payload, e.payload_bytes, e.content_type, e.created_at, e.attempts, e.blocked
-  FROM once.relay_fetch($1::text, $2::bigint[], $3::xid8[], $4::integer[], $5::boolean) AS e
+  FROM once_job.relay_fetch($1::text, $2::bigint[], $3::xid8[], $4::integer[], $5::boolean) AS e

@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- Makes durable what is visible: by the commit of this statement.
-SELECT once.relay_flush()
+SELECT once_job.relay_flush()

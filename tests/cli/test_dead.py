@@ -14,7 +14,7 @@ def park(db):
     def park(message_id, consumer="stock", state="dead", tenant="", topic="orders", key="17", payload=b'{"id": 7}', attempts=10, wait_ms=60000,
              error="no such article", headers='{"Content-Type": "application/json"}'):
         db.execute(
-            "SELECT once.message_park(%s, %s, ARRAY[ROW(%s, %s, %s, %s::jsonb, %s, sha256(%s), %s, %s, %s, %s, 'P0001')::once.parked])",
+            "SELECT once_job.message_park(%s, %s, ARRAY[ROW(%s, %s, %s, %s::jsonb, %s, sha256(%s), %s, %s, %s, %s, 'P0001')::once.parked])",
             consumer, tenant, message_id, topic, key, headers, payload, payload, state, attempts, wait_ms, error)
         return message_id
 
@@ -181,7 +181,7 @@ def test_what_a_consumer_is_trying_is_skipped_and_told(pgonce, db, park):
     park("m-1", state="waiting", wait_ms=0)
     park("m-2", state="waiting", key="18")
     consumer = db.connect(isolation="READ COMMITTED")
-    consumer.cursor().execute("SELECT once.message_due('stock', '', 1)")
+    consumer.cursor().execute("SELECT once_job.message_due('stock', '', 1)")
     done = dead(pgonce, "discard", "--state", "waiting", "--yes", "--reason", "r")
     assert done.returncode == 10 and b"1 message stay as they were" in done.stderr and b"start it again" in done.stderr
     assert b"discard: 1 message: given up" in done.stdout and re.search(rb"^P4029 +stock +orders +waiting +1$", done.stdout, re.M)

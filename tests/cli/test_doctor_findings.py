@@ -47,7 +47,7 @@ HARMS = {
         ("one owner", "failed", "ALTER TABLE once.intent OWNER TO other_owner"),
         ("closed to PUBLIC", "failed", "GRANT EXECUTE ON FUNCTION once.resolve TO PUBLIC"),
         ("closed tables", "failed", "GRANT INSERT ON once.decision TO other_owner"),
-        ("closed functions", "warning", "GRANT EXECUTE ON FUNCTION once.resolve TO other_owner"),
+        ("closed functions", "warning", "GRANT EXECUTE ON FUNCTION once_job.keep_step TO other_owner"),
         ("grants", "failed", "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM once_app"),
         ("contract", "failed", "UPDATE once.migration SET checksum = 'x' WHERE version = 0"),
         ("max_locks_per_transaction", "warning", "SELECT once.add_days(40)"),
@@ -59,7 +59,7 @@ HARMS = {
         ("closed to PUBLIC", "failed", "GRANT SELECT ON once.intent TO PUBLIC"),
         ("closed tables", "warning", "GRANT SELECT ON once.intent TO other_owner"),
         ("closed functions", "failed", 'CREATE ROLE "other one"; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once TO "other one"'),
-        ("grants", "failed", "REVOKE ALL ON FUNCTION once.retire_day FROM once_keeper"),
+        ("grants", "failed", "REVOKE USAGE ON SCHEMA once_job FROM once_relay"),
         ("contract", "failed", "UPDATE once.migration SET checksum = 'x' WHERE version = 1"),
         ("fillfactor", "warning", "ALTER TABLE once.intent_d0 RESET (fillfactor)"),
         ("autovacuum of partitions", "warning", "ALTER TABLE once.intent_d0 SET (autovacuum_enabled = off)"),
@@ -80,7 +80,7 @@ HARMS = {
     "days, relays and indexes": [
         ("partitions", "warning", drop_day("intent", 0)),
         ("days ahead", "failed", f"{drop_day('intent', 1)}; SELECT setval('once.days_failed_seq', extract(epoch FROM now())::bigint)"),
-        ("keeper steps", "failed", "SELECT once.keep_take('here'); SELECT once.keep_failed('here', 'days', '55P03', 'a lock')"),
+        ("keeper steps", "failed", "SELECT once_job.keep_take('here'); SELECT once_job.keep_failed('here', 'days', '55P03', 'a lock')"),
         ("relays running", "warning", RELAY.format("pg_current_xact_id()::xid")),
         ("relays behind", "warning", f"{EVENT}; UPDATE once.outbox SET created_at = now() - interval '10 minutes'"),
         ("dead events", "warning", PARKED_EVENT),
@@ -161,15 +161,15 @@ def test_keys_as_they_should_be_are_well(pgonce, db, counted):
 
 
 def test_a_keeper_that_works_is_well(pgonce, db):
-    db.execute("SELECT once.keep_take('here')")
-    db.execute("SELECT once.keep_step('here', 'days')")
+    db.execute("SELECT once_job.keep_take('here')")
+    db.execute("SELECT once_job.keep_step('here', 'days')")
     assert checks(pgonce, 0)["keeper"]["level"] == "ok"
 
 
 def test_a_relay_that_works_is_well(pgonce, db):
     relay = db.connect()
     with relay.cursor() as cursor:
-        cursor.execute("SELECT taken FROM once.relay_take('shop')")
+        cursor.execute("SELECT taken FROM once_job.relay_take('shop')")
         assert cursor.fetchone()[0]
     found = checks(pgonce, 0)
     assert {found[check]["level"] for check in ("relays running", "relays behind", "relays of another cluster", "dead events")} == {"ok"}

@@ -17,9 +17,10 @@ from .test_doctor import checks
 
 
 def everything(database):
-    """What there is in schema once, with the text of every function and every grant."""
+    """What there is in the schemas once and once_job, with the text of every function and every grant."""
     return database.rows("""
-        SELECT p.oid::regprocedure::text, md5(p.prosrc), p.proacl::text FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('once')
+        SELECT p.oid::regprocedure::text, md5(p.prosrc), p.proacl::text FROM pg_proc AS p WHERE p.pronamespace IN (to_regnamespace('once'), to_regnamespace('once_job'))
+        UNION ALL SELECT n.nspname, obj_description(n.oid, 'pg_namespace'), n.nspacl::text FROM pg_namespace AS n WHERE n.nspname IN ('once', 'once_job')
         UNION ALL SELECT c.relname, c.relkind::text, c.relacl::text FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('once')
         ORDER BY 1, 2""")
 
@@ -78,6 +79,8 @@ def test_changed_functions_are_replaced_with_their_grants(pgonce, db):
 @pytest.mark.parametrize("gap", [
     "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM once_keeper",  # as where the role is made after the first init
     "DROP FUNCTION once.renew(text, text, integer, interval, text)",
+    "REVOKE USAGE ON SCHEMA once_job FROM once_consumer",
+    "DROP SCHEMA once_job CASCADE",  # as after a restore of the schema once alone
 ])  # fmt: skip
 def test_init_again_grants_what_roles_lack_and_makes_a_function_that_is_gone(pgonce, db, gap):
     """As doctor advises where it finds that."""
@@ -114,6 +117,46 @@ def test_a_foreign_schema_is_refused(bare, empty):
     empty.execute("CREATE SCHEMA once")
     empty.execute("CREATE TABLE once.upon (a_time integer)")
     refused(bare, empty, "not pgonce's", "hint:")
+
+
+@pytest.mark.parametrize("made", ["CREATE TABLE once_job.mine (a integer)", "CREATE FUNCTION once_job.mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'"])
+def test_a_foreign_schema_for_the_jobs_is_refused_and_left_alone(bare, empty, made):
+    empty.execute(f"CREATE SCHEMA once_job; {made}")
+    refused(bare, empty, 'there is a schema "once_job" that is not pgonce\'s', "nothing was changed", "hint: Rename that schema")
+    assert empty.value("SELECT to_regnamespace('once') IS NULL")
+
+
+def test_a_schema_for_the_jobs_that_belongs_to_another_is_refused(bare, empty):
+    """It may drop and replace what is in it, which runs with the rights of who calls it."""
+    empty.execute("CREATE ROLE other_of_jobs; CREATE SCHEMA once_job AUTHORIZATION other_of_jobs")
+    try:
+        refused(bare, empty, "not pgonce's", "hint:")
+    finally:
+        empty.execute("DROP SCHEMA once_job; DROP ROLE other_of_jobs")
+
+
+def test_a_superuser_makes_the_schema_of_the_jobs_anew_for_its_owner(server, tmp_path):
+    admin = server.empty_database()
+    admin.execute("CREATE ROLE owner_of_jobs LOGIN")
+    owned = server.empty_database(owner="owner_of_jobs")
+    try:
+        assert Command(owned.dsn("owner_of_jobs"), tmp_path)("init").returncode == 0
+        owned.execute("DROP SCHEMA once_job CASCADE")
+        for _ in range(2):
+            assert Command(owned.dsn(), tmp_path)("init").returncode == 0
+        assert owned.value("SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'once_job'") == "owner_of_jobs"
+    finally:
+        owned.drop()
+        admin.execute("DROP ROLE owner_of_jobs")
+        admin.drop()
+
+
+def test_what_was_left_of_the_jobs_is_replaced(bare, empty, db):
+    assert bare("init").returncode == 0
+    empty.execute("DROP SCHEMA once CASCADE")
+    assert empty.value("SELECT count(*) > 0 FROM pg_proc WHERE pronamespace = 'once_job'::regnamespace")
+    assert bare("init").returncode == 0
+    assert everything(empty) == everything(db)
 
 
 def test_a_newer_contract_is_refused(pgonce, db):

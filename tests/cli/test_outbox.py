@@ -17,22 +17,22 @@ class Relay:
         self.db, self.name = db, name
         self.connection = db.connect()
         self.cursor = self.connection.cursor()
-        self.cursor.execute("SELECT * FROM once.relay_take(%s, %s)", (name, topics))
+        self.cursor.execute("SELECT * FROM once_job.relay_take(%s, %s)", (name, topics))
         self.seen = self.cursor.fetchone().seen
 
     def pass_all(self):
         """Everything so far is done with; gives the events."""
-        self.cursor.execute("SELECT * FROM once.relay_look(%s, %s)", (self.name, self.seen))
+        self.cursor.execute("SELECT * FROM once_job.relay_look(%s, %s)", (self.name, self.seen))
         reading = self.cursor.fetchone().reading
-        self.cursor.execute("SELECT * FROM once.relay_list(%s, %s, %s, 0, 1000)", (self.name, self.seen, reading))
+        self.cursor.execute("SELECT * FROM once_job.relay_list(%s, %s, %s, 0, 1000)", (self.name, self.seen, reading))
         listed = self.cursor.fetchall()
-        self.cursor.execute("SELECT once.relay_settle(%s, %s, NULL, 0, NULL, NULL)", (self.name, reading))
+        self.cursor.execute("SELECT once_job.relay_settle(%s, %s, NULL, 0, NULL, NULL)", (self.name, reading))
         self.seen = reading
         return listed
 
     def park(self, event_id, state, error=None, attempts=3, wait_ms=60000):
         self.cursor.execute(
-            "SELECT once.relay_settle(%s, %s, NULL, 0, NULL, ARRAY(SELECT ROW(o.id, o.xid, o.day, o.event_id, o.topic, o.tenant, o.aggregate_type,"
+            "SELECT once_job.relay_settle(%s, %s, NULL, 0, NULL, ARRAY(SELECT ROW(o.id, o.xid, o.day, o.event_id, o.topic, o.tenant, o.aggregate_type,"
             " o.aggregate_id, %s, %s, %s, %s, false)::once.parking FROM once.outbox AS o WHERE o.event_id = %s))",
             (self.name, self.seen, state, attempts, wait_ms, error, event_id))
 
@@ -436,7 +436,7 @@ def test_a_delayed_event_is_shown_released_and_cancelled(db, pgonce, relay, emit
     assert "it is due now" in text_of(outbox(pgonce, "retry", event, "--reason", "the customer asks"))
     assert "cancelled" in text_of(outbox(pgonce, "discard", other, "--reason", "the order is gone"))
     assert delayed(db) == [event]
-    assert db.value("SELECT released FROM once.relay_release()") == 1
+    assert db.value("SELECT released FROM once_job.relay_release()") == 1
     text = text_of(outbox(pgonce, "show", event))
     assert "pending" in text and "the customer asks" in text and "delayed to" not in text
     assert json.loads(text_of(outbox(pgonce, "discard", emit_later(), "--reason", "why", "--json")))["relay"] is None

@@ -295,7 +295,7 @@ def test_the_database_going_away_during_calls_repeats_none(server, db, hook):
 
 def test_a_line_behind_one_parked_message_is_called_as_fast_as_it_is_answered(db, hook):
     """Not one at each look for what is due: these are a tenth of a second apart, which would be a minute."""
-    db.execute("SELECT once.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', 'k', '{}', convert_to(format('{\"number\": %s}', n), 'UTF8'),"
+    db.execute("SELECT once_job.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', 'k', '{}', convert_to(format('{\"number\": %s}', n), 'UTF8'),"
                " sha256(''), 'waiting', 0, 0, NULL, NULL)::once.parked FROM generate_series(0, 599) AS n))")  # fmt: skip
     with Script() as script:
         with Consumer(script, db.dsn(), config=script.config(**http(hook))) as consumer:

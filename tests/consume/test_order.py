@@ -219,7 +219,7 @@ def test_with_once_a_line_is_worked_off_to_its_end(db):
     """Also one that takes longer than an idle consumer stays."""
     db.execute("CREATE FUNCTION slow(m once.message) RETURNS void LANGUAGE sql AS $$"
                " INSERT INTO applied (id, key) SELECT m.id, m.key FROM pg_sleep(0.1) $$")  # fmt: skip
-    db.execute("SELECT once.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', 'k', '{}', 'body'::bytea, sha256(''), 'waiting', 0, 0,"
+    db.execute("SELECT once_job.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', 'k', '{}', 'body'::bytea, sha256(''), 'waiting', 0, 0,"
                " NULL, NULL)::once.parked FROM generate_series(0, 49) AS n))")  # fmt: skip
     with Script() as script:
         with Consumer(script, db.dsn(), "once", config=script.config(handler="slow")) as consumer:
@@ -271,7 +271,7 @@ def test_a_key_of_others_stays_as_it_is(db):
 def many_dead(db, count, keys):
     """So many dead messages, which came in turn: of each key, and some of none."""
     db.execute(
-        "SELECT once.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', CASE WHEN n %% %s > 0 THEN 'k' || n %% %s END, '{}', '{}'::bytea,"
+        "SELECT once_job.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', CASE WHEN n %% %s > 0 THEN 'k' || n %% %s END, '{}', '{}'::bytea,"
         " sha256('{}'), 'dead', 1, 0, 'no such article', '23503')::once.parked FROM generate_series(%s, %s) AS n))",
         keys, keys, 0, count - 1,
     )  # fmt: skip

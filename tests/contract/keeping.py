@@ -15,10 +15,10 @@ class Keeper:
     def __init__(self, connection, name="keeper"):
         self.connection = connection
         self.name = name
-        assert run(connection, "SELECT once.keep_take(%s, '1 hour') AS taken", name)[0].taken
+        assert run(connection, "SELECT once_job.keep_take(%s, '1 hour') AS taken", name)[0].taken
 
     def step(self, step, concurrently=False):
-        return run(self.connection, "SELECT * FROM once.keep_step(%s, %s, %s)", self.name, step, concurrently)[0]
+        return run(self.connection, "SELECT * FROM once_job.keep_step(%s, %s, %s)", self.name, step, concurrently)[0]
 
     def work(self, step, **arguments):
         """All of a step, as a daemon does it; what it said."""
@@ -36,7 +36,7 @@ class Keeper:
             self.work(step)
 
     def round(self):
-        for row in run(self.connection, "SELECT step FROM once.keep_steps()"):
+        for row in run(self.connection, "SELECT step FROM once_job.keep_steps()"):
             self.work(row.step)
 
 

@@ -55,16 +55,16 @@ TENANT_CALLS = {
     "cancel_event": "once.cancel_event(gen_random_uuid(), %(tenant)s)",
     "receive_many": "once.receive_many('s', ARRAY['k'], ARRAY['a'], ARRAY[%(print)s], %(tenant)s)",
     "message_park": (
-        "once.message_park('s', %(tenant)s, ARRAY[ROW('k', 't', 'a', '{}', '', %(print)s, 'dead', 1, 0, 'why', '22000')]"
+        "once_job.message_park('s', %(tenant)s, ARRAY[ROW('k', 't', 'a', '{}', '', %(print)s, 'dead', 1, 0, 'why', '22000')]"
         "::once.parked[])"
     ),
-    "message_due": "once.message_due('s', %(tenant)s, 10)",
-    "message_applied": "once.message_applied('s', %(tenant)s, ARRAY['k'])",
-    "message_look": "once.message_look('s', %(tenant)s, ARRAY['k'], ARRAY['a'])",
-    "message_count": "once.message_count('s', %(tenant)s)",
+    "message_due": "once_job.message_due('s', %(tenant)s, 10)",
+    "message_applied": "once_job.message_applied('s', %(tenant)s, ARRAY['k'])",
+    "message_look": "once_job.message_look('s', %(tenant)s, ARRAY['k'], ARRAY['a'])",
+    "message_count": "once_job.message_count('s', %(tenant)s)",
     "consumer_report": "once.consumer_report('s', now(), %(tenant)s)",
     "consumer_ids": "once.consumer_ids('s', %(tenant)s)",
-    "consumer_remembers": "once.consumer_remembers('s', %(tenant)s)",
+    "consumer_remembers": "once_job.consumer_remembers('s', %(tenant)s)",
     "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
     "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
     "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",
@@ -99,5 +99,7 @@ def grant_everything_tenant_bound(db):
     db.execute(
         "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, text,"
         " jsonb, anynonarray, jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
-        ", once.resolve_many, once.dead_retry_many, once.dead_discard_many TO bound, bound_elsewhere"
+        ", once.resolve_many, once.dead_retry_many, once.dead_discard_many, once_job.message_park, once_job.message_due, once_job.message_applied"
+        ", once_job.message_look, once_job.message_count, once_job.consumer_remembers TO bound, bound_elsewhere;"
+        " GRANT USAGE ON SCHEMA once_job TO bound, bound_elsewhere"
     )

@@ -29,11 +29,11 @@ class Relay:
         self.connection = connection
         self.name = name
         named = "".join(f", {key} => %s" for key in arguments)
-        answer = run(connection, f"SELECT * FROM once.relay_take(%s{named})", name, *arguments.values())[0]
+        answer = run(connection, f"SELECT * FROM once_job.relay_take(%s{named})", name, *arguments.values())[0]
         self.taken, self.seen, self.reading, self.after_id = answer
 
     def look(self):
-        return run(self.connection, "SELECT * FROM once.relay_look(%s, %s)", self.name, self.seen)[0]
+        return run(self.connection, "SELECT * FROM once_job.relay_look(%s, %s)", self.name, self.seen)[0]
 
     def list(self, take=1000, reading=None):
         """What is listed between seen and reading (or now), after after_id: rows (id, xid, day)."""
@@ -41,7 +41,7 @@ class Relay:
             self.reading = reading or self.look().reading
         return run(
             self.connection,
-            "SELECT id, xid::text AS xid, day FROM once.relay_list(%s, %s, %s, %s, %s)",
+            "SELECT id, xid::text AS xid, day FROM once_job.relay_list(%s, %s, %s, %s, %s)",
             self.name,
             self.seen,
             self.reading,
@@ -53,7 +53,7 @@ class Relay:
         named = "".join(f", {key} => %s" for key in arguments)
         return run(
             self.connection,
-            f"SELECT * FROM once.relay_fetch(%s, %s::bigint[], %s::xid8[], %s::integer[]{named})",
+            f"SELECT * FROM once_job.relay_fetch(%s, %s::bigint[], %s::xid8[], %s::integer[]{named})",
             self.name,
             [row.id for row in listed],
             [row.xid for row in listed],
@@ -62,7 +62,7 @@ class Relay:
         )
 
     def due(self, take=1000, skip_dead=False):
-        return run(self.connection, "SELECT * FROM once.relay_due(%s, %s, %s)", self.name, take, skip_dead)
+        return run(self.connection, "SELECT * FROM once_job.relay_due(%s, %s, %s)", self.name, take, skip_dead)
 
     def settle(self, after_id=None, delivered=None, parked=None):
         """after_id None: the batch is done."""
@@ -72,7 +72,7 @@ class Relay:
             self.after_id = after_id
         run(
             self.connection,
-            "SELECT once.relay_settle(%s, %s, %s, %s, %s::bigint[], %s::once.parking[])",
+            "SELECT once_job.relay_settle(%s, %s, %s, %s, %s::bigint[], %s::once.parking[])",
             self.name,
             self.seen,
             self.reading,

@@ -174,7 +174,7 @@ BROKEN = {
     "the whole outbox is searched": (
         both(
             replace("relay_list", "o.xid >= first_xid AND o.xid < end_xid", "NOT pg_visible_in_snapshot(o.xid, before)"),
-            run_sql("ALTER FUNCTION once.relay_list RESET enable_seqscan"),
+            run_sql("ALTER FUNCTION once_job.relay_list RESET enable_seqscan"),
         ),
         [
             cost.test_plans_made_on_an_empty_outbox_stay_searches_when_it_has_filled,

@@ -28,6 +28,7 @@ from . import test_plans as plans
 from . import test_policy as policy
 from . import test_redirects as redirects
 from . import test_roles as roles
+from . import test_schemas as schemas
 from . import test_search_path as search_path
 from . import test_started as started
 from . import test_today as today
@@ -684,6 +685,18 @@ BROKEN = {
     "an inner function is callable": (
         run_sql("GRANT EXECUTE ON FUNCTION once._lock_id(text, text, text) TO once_app"),
         [lambda db: roles.test_a_role_can_execute_exactly_the_functions_granted_to_it(db, "app")],
+    ),
+    "an application may use the schema of the jobs": (
+        run_sql("GRANT USAGE ON SCHEMA once_job TO once_app"),
+        [lambda db: schemas.test_only_daemons_and_administrators_may_use_the_schema_of_the_jobs(db, "app")],
+    ),
+    "an application may call a function of the jobs": (
+        run_sql("GRANT EXECUTE ON FUNCTION once_job.keep_take(text, interval) TO once_app"),
+        [lambda db: schemas.test_only_daemons_and_administrators_may_use_the_schema_of_the_jobs(db, "app")],
+    ),
+    "a function of the jobs is among those of applications": (
+        run_sql("ALTER FUNCTION once_job.relay_flush() SET SCHEMA once"),
+        [schemas.test_each_function_is_in_the_schema_of_those_who_call_it],
     ),
     "salts are the same for all tenants": (
         replace("salt", "convert_to(salt.tenant, 'UTF8')", "''::bytea"),

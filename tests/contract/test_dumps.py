@@ -85,8 +85,11 @@ TWICE = re.compile(
 )
 
 OBJECTS = """
-    WITH ours AS (SELECT n.oid FROM pg_namespace AS n WHERE n.nspname IN ('once', 'shop')),
+    WITH ours AS (SELECT n.oid FROM pg_namespace AS n WHERE n.nspname IN ('once', 'once_job', 'shop')),
     relation AS (SELECT c.* FROM pg_class AS c JOIN ours ON ours.oid = c.relnamespace)
+    SELECT concat_ws(' ', n.nspname, n.nspowner::regrole, obj_description(n.oid, 'pg_namespace'), ARRAY(SELECT a::text FROM unnest(n.nspacl) AS a ORDER BY 1)) AS what
+      FROM pg_namespace AS n JOIN ours ON ours.oid = n.oid
+     UNION ALL
     SELECT concat_ws(' ', p.oid::regprocedure, md5(pg_get_functiondef(p.oid)), p.proowner::regrole, obj_description(p.oid, 'pg_proc'),
                      ARRAY(SELECT a::text FROM unnest(p.proacl) AS a ORDER BY 1)) AS what
       FROM pg_proc AS p JOIN ours ON ours.oid = p.pronamespace
@@ -207,7 +210,7 @@ def schema_then_data(run_, source, target, folder):
 
 
 def once_then_the_rest(run_, source, target, folder):
-    return run_.psql(target, run_.dump(source, "-n", "once")) + run_.psql(target, run_.dump(source, "-N", "once"))
+    return run_.psql(target, run_.dump(source, "-n", "once", "-n", "once_job")) + run_.psql(target, run_.dump(source, "-N", "once", "-N", "once_job"))
 
 
 WAYS = (
@@ -295,7 +298,7 @@ def fill(old, connection):
     keeper.round()
     run(connection, "SELECT once.set_keeping(horizon_days => 4)")
     keeper.retire("closed")
-    run(connection, "SELECT once.keep_release('keeper')")
+    run(connection, "SELECT once_job.keep_release('keeper')")
     # The way out: of what a relay has passed one event is parked, one behind it, one dead; three are pending.
     relay = Relay(connection, topics=["t", "bought"])
     relay.batch()
@@ -388,7 +391,7 @@ def goes_on(old, restored, other_cluster=False):
         run(acme, "SELECT * FROM once.start('orders', 'done', %s)", PRINT)
     # The way in.
     assert receive_many(connection, ["m1", "m2", "m3"]) == ["duplicate", "duplicate", "process"]
-    assert [row.message_id for row in restored.rows("SELECT * FROM once.message_due('mailer', '', 9)")] == ["p1"]
+    assert [row.message_id for row in restored.rows("SELECT * FROM once_job.message_due('mailer', '', 9)")] == ["p1"]
     park(connection, "p4", "k", "waiting")
     assert restored.value("SELECT max(position) = (SELECT position FROM once.parked_message WHERE message_id = 'p4') FROM once.parked_message")
     keeps(restored, old.owner)
@@ -475,7 +478,7 @@ def over_what_is_there(run_, restored, dump):
 
 
 def over_a_dropped_schema(run_, restored, dump):
-    run_("psql", "-X", "-q", "-d", restored.name, "-c", "SET client_min_messages = warning; DROP SCHEMA IF EXISTS once CASCADE")
+    run_("psql", "-X", "-q", "-d", restored.name, "-c", "SET client_min_messages = warning; DROP SCHEMA IF EXISTS once, once_job CASCADE")
     return said(run_("pg_restore", "--clean", "--if-exists", "-1", "-d", restored.name, stdin=dump))
 
 

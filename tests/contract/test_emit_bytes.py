@@ -134,7 +134,7 @@ def test_a_relay_is_given_the_bytes_and_their_content_type(db):
     Once(db.connect()).emit(**{**JSON, "key": "other"})
     rows = db.rows(
         "SELECT f.payload::text, f.payload_bytes, f.content_type FROM once.outbox AS o,"
-        " once.relay_fetch('r', ARRAY[o.id], ARRAY[o.xid], ARRAY[o.day]) AS f ORDER BY o.id"
+        " once_job.relay_fetch('r', ARRAY[o.id], ARRAY[o.xid], ARRAY[o.day]) AS f ORDER BY o.id"
     )
     assert [(row.payload, row.payload_bytes and bytes(row.payload_bytes), row.content_type) for row in rows] == [
         (None, EVENT["payload"], EVENT["content_type"]),

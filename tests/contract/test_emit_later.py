@@ -23,7 +23,7 @@ def emit_later(connection, after="3 days", **event):
 
 
 def release(connection, take=500):
-    return tuple(run(connection, "SELECT * FROM once.relay_release(%s)", take)[0])
+    return tuple(run(connection, "SELECT * FROM once_job.relay_release(%s)", take)[0])
 
 
 def make_due(db, *event_ids):

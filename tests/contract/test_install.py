@@ -43,7 +43,7 @@ def delivers(db, user):
     emit(connection, "a")
     relay = Relay(connection, "works")
     assert relay.taken and relay.look().changed
-    run(connection, "SELECT once.relay_flush()")
+    run(connection, "SELECT once_job.relay_flush()")
     (event,) = relay.fetch(relay.list())
     relay.park(parking(event, "dead"))
     assert run(connection, "SELECT state FROM once.outbox_summary()") == [("dead",)]
@@ -156,7 +156,7 @@ def test_an_ordinary_owner_without_createrole_installs_it_where_no_role_exists_a
 def test_nothing_of_the_contract_is_executable_or_readable_by_public(db):
     granted = db.rows(
         "SELECT p.oid::regprocedure::text AS name FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f',"
-        " p.proowner))) AS a WHERE p.pronamespace = 'once'::regnamespace AND a.grantee = 0"
+        " p.proowner))) AS a WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND a.grantee = 0"
     )
     assert granted == []
     relations = db.rows(

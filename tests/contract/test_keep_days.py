@@ -110,7 +110,7 @@ def test_a_decision_on_a_row_that_is_being_moved_is_refused_and_not_lost(db):
     once.fail(key=key, fence=1, retryable=None)
     keep.retire("doubted")
     moving = db.connect(isolation="READ COMMITTED")
-    run(moving, "SELECT once.keep_step('keeper', 'move')")
+    run(moving, "SELECT once_job.keep_step('keeper', 'move')")
     with refused("P4070"):
         once.resolve(key=key, as_state="succeeded")
     moving.commit()
@@ -223,7 +223,7 @@ def test_a_transaction_inside_the_day_holds_it_and_days_are_made_nevertheless(db
         run(attempt, "ROLLBACK")
     with refused("55P03"):
         keep.step("close")
-    run(keep.connection, "SELECT once.keep_failed('keeper', 'close', '55P03', 'the lock')")
+    run(keep.connection, "SELECT once_job.keep_failed('keeper', 'close', '55P03', 'the lock')")
     status = {row.step: row for row in db.rows("SELECT * FROM once.keeper_status()")}
     assert "55P03" in status["close"].last_error and status["close"].last_success is None
     db.execute("SELECT once.set_keeping(days_ahead => 4)")
@@ -242,7 +242,7 @@ def test_an_attempt_that_found_the_day_open_and_inserts_after_it_was_closed_is_t
     key = old_key(db)
     Once(db.connect()).receive(birthdays=True, message_id=old_key(db, 2))
     closing = db.connect(isolation="READ COMMITTED")
-    run(closing, "SELECT once.keep_step('keeper', 'close')")
+    run(closing, "SELECT once_job.keep_step('keeper', 'close')")
 
     def commit_when_it_waits():
         wait_until(
@@ -270,7 +270,7 @@ def test_a_keeper_that_is_killed_in_a_step_leaves_it_to_the_next(db, step):
     for before in STEPS[: STEPS.index(step)]:
         keep.work(before)
     killed = db.connect(isolation="READ COMMITTED")
-    run(killed, "SELECT once.keep_step('keeper', %s)", step)
+    run(killed, "SELECT once_job.keep_step('keeper', %s)", step)
     db.execute("SELECT pg_terminate_backend(%s)", killed.info.backend_pid)
     wait_until(
         lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", killed.info.backend_pid), "its end"
@@ -391,7 +391,7 @@ def test_a_full_disk_at_the_archive_stops_the_move_only(db):
     db.execute("CREATE TRIGGER is_full BEFORE INSERT ON once.archive FOR EACH ROW EXECUTE FUNCTION public.full()")
     with refused("53100"):
         keep.step("move")
-    run(keep.connection, "SELECT once.keep_failed('keeper', 'move', '53100', 'No space left on device')")
+    run(keep.connection, "SELECT once_job.keep_failed('keeper', 'move', '53100', 'No space left on device')")
     assert Once(db.connect()).start(key=kept).response_body == b"kept"
     db.execute("SELECT once.set_keeping(days_ahead => 3)")
     assert keep.step("days").done == 2

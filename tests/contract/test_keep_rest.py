@@ -32,18 +32,18 @@ def test_one_keeper_works_at_a_time_until_its_lease_passes_or_it_lets_go(db):
     first, second = db.connect(), db.connect()
 
     def take(connection, name):
-        return run(connection, "SELECT once.keep_take(%s) AS taken", name)[0].taken
+        return run(connection, "SELECT once_job.keep_take(%s) AS taken", name)[0].taken
 
     assert take(first, "a") and take(first, "a") and not take(second, "b")
     with refused("55000"):
-        run(second, "SELECT once.keep_step('b', 'days')")
-    run(first, "SELECT once.keep_step('a', 'days')")
-    assert run(second, "SELECT once.keep_release('b') AS done")[0].done is False
+        run(second, "SELECT once_job.keep_step('b', 'days')")
+    run(first, "SELECT once_job.keep_step('a', 'days')")
+    assert run(second, "SELECT once_job.keep_release('b') AS done")[0].done is False
     db.execute("UPDATE once.keeper SET lease_until = clock_timestamp() - interval '1 second'")
     with refused("55000"):
-        run(first, "SELECT once.keep_step('a', 'days')")
+        run(first, "SELECT once_job.keep_step('a', 'days')")
     assert take(second, "b") and not take(first, "a")
-    assert run(second, "SELECT once.keep_release('b') AS done")[0].done is True
+    assert run(second, "SELECT once_job.keep_release('b') AS done")[0].done is True
     assert take(first, "a")
     lease = db.row("SELECT * FROM once.keeper_lease()")
     assert lease.keeper == "a" and lease.last_round is not None
@@ -55,7 +55,7 @@ def test_one_keeper_works_at_a_time_until_its_lease_passes_or_it_lets_go(db):
     assert take(first, "a"), "a lease that was taken while the clock was ahead"
     for name, lease in ((None, "1 s"), ("", "1 s"), ("a", "0"), ("a", "2 days")):
         with refused("22023"):
-            run(first, "SELECT once.keep_take(%s, %s)", name, lease)
+            run(first, "SELECT once_job.keep_take(%s, %s)", name, lease)
 
 
 def test_a_step_is_refused_that_does_not_exist_or_above_read_committed(db):
@@ -63,10 +63,10 @@ def test_a_step_is_refused_that_does_not_exist_or_above_read_committed(db):
     with refused("22023"):
         keep.step("tidy")
     with refused("22023"):
-        run(keep.connection, "SELECT once.keep_failed('keeper', 'tidy', '0', '')")
+        run(keep.connection, "SELECT once_job.keep_failed('keeper', 'tidy', '0', '')")
     old = db.connect(isolation="REPEATABLE READ")
     with refused("25000"):
-        run(old, "SELECT once.keep_step('keeper', 'close')")
+        run(old, "SELECT once_job.keep_step('keeper', 'close')")
 
 
 def test_the_status_shows_each_step_its_success_and_its_failure(db):
@@ -74,7 +74,7 @@ def test_the_status_shows_each_step_its_success_and_its_failure(db):
     keep.round()
     status = db.rows("SELECT * FROM once.keeper_status()")
     assert [row.ord for row in status] == list(range(1, 16)) and all(row.last_success for row in status)
-    run(keep.connection, "SELECT once.keep_failed('keeper', 'purge', '53100', 'full')")
+    run(keep.connection, "SELECT once_job.keep_failed('keeper', 'purge', '53100', 'full')")
     failed = db.row("SELECT * FROM once.keeper_status() WHERE step = 'purge'")
     assert failed.last_error_at > failed.last_success and "53100: full" in failed.last_error
     keep.step("purge")
@@ -538,7 +538,7 @@ def test_dead_letters_are_given_up_after_their_retention_and_what_waits_behind_g
         " CASE WHEN o.id = min(o.id) OVER () THEN 'dead' ELSE 'waiting' END, 'infinity', now(), now() FROM once.outbox AS o"
     )
     db.execute(
-        "SELECT once.message_park('mailer', '', ARRAY[ROW(n, 't', n, '{}', '', %s, 'dead', 1, 0, 'why', '22000')]::once.parked[])"
+        "SELECT once_job.message_park('mailer', '', ARRAY[ROW(n, 't', n, '{}', '', %s, 'dead', 1, 0, 'why', '22000')]::once.parked[])"
         " FROM (VALUES ('old'), ('new'), ('held')) AS v (n)",
         PRINT,
     )
@@ -599,7 +599,7 @@ def test_a_call_of_keep_does_a_whole_round_and_goes_on_after_a_failing_step(db):
     plain(db, "plain")
     run(connection, "CALL once.keep()")
     assert keys(db) == {"plain"}, "another keeper works"
-    run(other.connection, "SELECT once.keep_release('another')")
+    run(other.connection, "SELECT once_job.keep_release('another')")
     with refused("2D000"):
         run(db.connect("keeper", isolation="READ COMMITTED"), "CALL once.keep()")
 

@@ -603,7 +603,7 @@ def test_the_list_and_the_summary_show_each_event_with_each_relay(db):
     idle = Relay(db.connect(), "idle", from_now=True)
     idle.batch()
     slow.commit()
-    run(idle.connection, "SELECT once.relay_settle('idle', pg_current_snapshot()::text, NULL, 0)")
+    run(idle.connection, "SELECT once_job.relay_settle('idle', pg_current_snapshot()::text, NULL, 0)")
     rows = db.rows("SELECT * FROM once.outbox_list()")
     assert [(row.relay, row.state, row.event_id) for row in rows] == [
         ("r", "dead", dead.event_id),

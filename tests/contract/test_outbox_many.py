@@ -305,7 +305,7 @@ def test_delayed_events_are_decided_by_topic_and_age_and_only_if_they_are_named(
     counted, pieces = all_pieces(db, what, state="delayed", topic="mine", dry_run=False, reason="why", take=2)
     assert counted == {(None, "mine", "delayed"): 6 if what == "retry" else 5} and pieces >= 3
     assert {(row.what, row.relay, row.from_state) for row in decided(db)} == {(what, None, "delayed")}
-    released = db.value("SELECT released FROM once.relay_release()")
+    released = db.value("SELECT released FROM once_job.relay_release()")
     assert released == (6 if what == "retry" else 0)
     assert [row.event_id for row in db.rows("SELECT event_id FROM once.delayed_event")] == [other]
     assert relay.taken and len(mine) == 5

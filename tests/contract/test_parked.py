@@ -14,11 +14,11 @@ from .test_receive_many import park, receive_many
 
 
 def due(connection, take=100, skip_dead=False, consumer="mailer", tenant=""):
-    return [row.message_id for row in run(connection, "SELECT * FROM once.message_due(%s, %s, %s, %s)", consumer, tenant, take, skip_dead)]
+    return [row.message_id for row in run(connection, "SELECT * FROM once_job.message_due(%s, %s, %s, %s)", consumer, tenant, take, skip_dead)]
 
 
 def applied(connection, *ids):
-    return run(connection, "SELECT once.message_applied('mailer', '', %s)", list(ids))[0][0]
+    return run(connection, "SELECT once_job.message_applied('mailer', '', %s)", list(ids))[0][0]
 
 
 def states(db):
@@ -29,11 +29,11 @@ def test_a_parked_message_comes_back_whole(db):
     connection = db.connect()
     run(
         connection,
-        "SELECT once.message_park('mailer', '', ARRAY[ROW('m', 'orders', 'k', '{\"h\": \"1\"}', '\\x00ff', %s, 'retrying', 3,"
+        "SELECT once_job.message_park('mailer', '', ARRAY[ROW('m', 'orders', 'k', '{\"h\": \"1\"}', '\\x00ff', %s, 'retrying', 3,"
         " 0, 'no', '22000')]::once.parked[])",
         PRINT,
     )
-    row = run(connection, "SELECT * FROM once.message_due('mailer', '', 10)")[0]
+    row = run(connection, "SELECT * FROM once_job.message_due('mailer', '', 10)")[0]
     assert (row.message_id, row.topic, row.key, row.headers, row.payload, row.fingerprint, row.attempts) == (
         "m",
         "orders",
@@ -79,7 +79,7 @@ def test_messages_parked_together_keep_the_order_of_the_array(db):
     messages = [f"m{n:03}" for n in (5, 3, 9, 1, 7)] * 2
     run(
         connection,
-        "SELECT once.message_park('mailer', '', ARRAY(SELECT ROW(m, 't', 'k', NULL, NULL, %s::bytea, 'waiting', 0, 0, NULL,"
+        "SELECT once_job.message_park('mailer', '', ARRAY(SELECT ROW(m, 't', 'k', NULL, NULL, %s::bytea, 'waiting', 0, 0, NULL,"
         " NULL)::once.parked FROM unnest(%s::text[]) AS m))",
         PRINT,
         messages,
@@ -196,46 +196,46 @@ def test_malformed_ids_can_be_parked_and_named(db):
 def test_a_message_that_is_none_is_not_parked(db, message):
     text = message.replace("{print}", "'0123456789abcdef'")
     with refused("22023") as caught:
-        db.execute(f"SELECT once.message_park('mailer', '', ARRAY[{text}::once.parked])")
+        db.execute(f"SELECT once_job.message_park('mailer', '', ARRAY[{text}::once.parked])")
     assert caught.value.diag.message_hint and "mailer" in caught.value.diag.message_detail
     assert states(db) == {}
 
 
 def test_nothing_to_park_is_nothing(db):
     for messages in ("NULL", "ARRAY[]::once.parked[]"):
-        assert db.value(f"SELECT once.message_park('mailer', '', {messages})") == 0
+        assert db.value(f"SELECT once_job.message_park('mailer', '', {messages})") == 0
 
 
 def test_consumers_and_tenants_without_a_name_are_refused_at_every_door(db):
     for consumer, tenant, code in ((None, "", "P4000"), ("", "", "P4000"), ("c" * 256, "", "P4000"), ("c", None, "P4003")):
         for call in (
-            "message_park(%s, %s, NULL)",
-            "message_due(%s, %s, 1)",
-            "message_applied(%s, %s, NULL)",
-            "message_count(%s, %s)",
-            "message_look(%s, %s, NULL, NULL)",
-            "dead_show(consumer => %s, tenant => %s, message_id => 'm')",
-            "dead_retry(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
-            "dead_discard(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
+            "once_job.message_park(%s, %s, NULL)",
+            "once_job.message_due(%s, %s, 1)",
+            "once_job.message_applied(%s, %s, NULL)",
+            "once_job.message_count(%s, %s)",
+            "once_job.message_look(%s, %s, NULL, NULL)",
+            "once.dead_show(consumer => %s, tenant => %s, message_id => 'm')",
+            "once.dead_retry(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
+            "once.dead_discard(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
         ):
             with refused(code):
-                db.execute(f"SELECT once.{call}", consumer, tenant)
+                db.execute(f"SELECT {call}", consumer, tenant)
     for take in (0, None):
         with refused("22023"):
-            db.execute("SELECT once.message_due('c', '', %s)", take)
+            db.execute("SELECT once_job.message_due('c', '', %s)", take)
 
 
 def test_what_is_parked_is_counted_up_to_a_limit(db):
     for n in range(5):
         park(db.connect(), f"m{n}")
-    assert db.value("SELECT once.message_count('mailer')") == 5
-    assert db.value("SELECT once.message_count('mailer', '', 3)") == 3
-    assert db.value("SELECT once.message_count('billing')") == 0
+    assert db.value("SELECT once_job.message_count('mailer')") == 5
+    assert db.value("SELECT once_job.message_count('mailer', '', 3)") == 3
+    assert db.value("SELECT once_job.message_count('billing')") == 0
 
 
 def test_a_look_says_what_is_parked_without_touching_the_inbox(db):
     park(db.connect(), "p", "k", "dead")
-    look = "SELECT array_agg(verdict ORDER BY ordinal) FROM once.message_look('mailer', '', %s, %s, %s)"
+    look = "SELECT array_agg(verdict ORDER BY ordinal) FROM once_job.message_look('mailer', '', %s, %s, %s)"
     arguments = (["p", "new", "free", "nokey"], ["k", "k", "f", None])
     assert db.value(look, *arguments, False) == ["parked", "blocked", "free", "free"]
     assert db.value(look, *arguments, True) == ["parked", "free", "free", "free"]
@@ -428,7 +428,7 @@ def test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would
 
 
 def lines(connection, take=100, skip_dead=False):
-    return [row.message_id for row in run(connection, "SELECT * FROM once.message_due('mailer', '', %s, %s, true)", take, skip_dead)]
+    return [row.message_id for row in run(connection, "SELECT * FROM once_job.message_due('mailer', '', %s, %s, true)", take, skip_dead)]
 
 
 def park_line(connection, key, first, last, state="waiting", wait_ms=0):

@@ -17,7 +17,7 @@ DEAD = ("dead", 7)
 def park(connection, message_id, key=None, state="dead", topic="t", consumer="mailer", tenant="", error="why", sqlstate="22000", headers=None):
     run(
         connection,
-        "SELECT once.message_park(%s, %s, ARRAY[ROW(%s, %s, %s, %s, 'body'::bytea, %s, %s, 7, %s, %s, %s)::once.parked])",
+        "SELECT once_job.message_park(%s, %s, ARRAY[ROW(%s, %s, %s, %s, 'body'::bytea, %s, %s, 7, %s, %s, %s)::once.parked])",
         consumer, tenant, message_id, topic, key, json.dumps(headers or {}), PRINT, state, 3_600_000 if state == "retrying" else 0, error, sqlstate,
     )  # fmt: skip
 

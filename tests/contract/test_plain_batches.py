@@ -200,7 +200,7 @@ def test_a_batch_whose_day_is_closed_before_it_inserts_is_to_try_again(db, batch
     Once(db.connect()).receive(message_id=old_key(db, 3), consumer="another", birthdays=True)
     call = BATCHES[batch][0]
     closing = db.connect(isolation="READ COMMITTED")
-    run(closing, "SELECT once.keep_step('keeper', 'close')")
+    run(closing, "SELECT once_job.keep_step('keeper', 'close')")
 
     def commit_when_it_waits():
         wait_until(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'") == 1, "the batch to wait")

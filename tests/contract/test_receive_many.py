@@ -31,7 +31,7 @@ def receive_many(connection, ids, keys=None, prints=None, consumer="mailer", ten
 def park(connection, message_id, key=None, state="retrying", fingerprint=PRINT, wait_ms=0, **more):
     return run(
         connection,
-        "SELECT once.message_park(%s, %s, ARRAY[ROW(%s, 't', %s, '{}', 'body'::bytea, %s, %s, 1, %s, 'why', '22000')]"
+        "SELECT once_job.message_park(%s, %s, ARRAY[ROW(%s, 't', %s, '{}', 'body'::bytea, %s, %s, 1, %s, 'why', '22000')]"
         "::once.parked[])",
         more.get("consumer", "mailer"),
         more.get("tenant", ""),
@@ -326,7 +326,7 @@ def test_a_blocked_message_can_be_received_once_its_predecessor_is_applied(db):
     connection = db.connect()
     park(connection, "p", "k")
     assert receive_many(connection, ["new"], ["k"]) == ["blocked"]
-    assert run(connection, "SELECT once.message_applied('mailer', '', ARRAY['p'])") == [(1,)]
+    assert run(connection, "SELECT once_job.message_applied('mailer', '', ARRAY['p'])") == [(1,)]
     assert receive_many(connection, ["new"], ["k"]) == ["process"]
 
 
@@ -363,8 +363,8 @@ def test_plans_made_on_an_empty_inbox_stay_searches_when_it_has_filled(db):
     before = scanned(connection)
     assert receive_many(connection, ids, ids) == ["duplicate"] * 50 + ["process"] * 50 + ["parked"] * 50
     assert park(connection, "m1") == 0 and park(connection, "q1", "kk1") == 1 and park(connection, "another", "kk1") == 1
-    run(connection, "SELECT once.message_applied('mailer', '', ARRAY['q1', 'q2', 'nobody'])")
-    run(connection, "SELECT once.message_look('mailer', '', ARRAY['q3', 'new'], ARRAY['kk3', 'kk4'])")
+    run(connection, "SELECT once_job.message_applied('mailer', '', ARRAY['q1', 'q2', 'nobody'])")
+    run(connection, "SELECT once_job.message_look('mailer', '', ARRAY['q3', 'new'], ARRAY['kk3', 'kk4'])")
     scans, rows = (after - earlier for after, earlier in zip(scanned(connection), before))
     run(connection, "ROLLBACK")
     assert scans == 0 and rows <= 200, (scans, rows)

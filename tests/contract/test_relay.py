@@ -431,7 +431,7 @@ def until_flushed(relay, connection):
     """Once is enough, but others may write to the WAL between the flush and the look."""
 
     def flushed():
-        run(connection, "SELECT once.relay_flush()")
+        run(connection, "SELECT once_job.relay_flush()")
         return relay.look().flushed
 
     wait_until(flushed, "a look right after a flush")
@@ -480,7 +480,7 @@ def test_with_a_synchronous_standby_nothing_counts_as_flushed_before_relay_flush
 def test_relay_flush_waits_for_the_disk_whatever_the_session_prefers_and_leaves_it_at_that(db):
     for wish, while_flushing in (("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")):
         connection = db.connect(isolation="READ COMMITTED", synchronous_commit=wish)
-        run(connection, "SELECT once.relay_flush()")
+        run(connection, "SELECT once_job.relay_flush()")
         assert run(connection, "SHOW synchronous_commit") == [(while_flushing,)]
         connection.commit()
         assert run(connection, "SHOW synchronous_commit") == [(wish,)]
@@ -552,7 +552,7 @@ def test_a_relay_without_a_proper_name_is_refused(db, name):
 @pytest.mark.parametrize("topics", [[], [None], [""], ["a\\"], ["a", "b\\\\\\"]])
 def test_topics_that_are_no_patterns_are_refused_at_once_and_not_while_listing(db, topics):
     with refused("22023"):
-        run(db.connect(), "SELECT once.relay_take('r', %s::text[])", topics)
+        run(db.connect(), "SELECT once_job.relay_take('r', %s::text[])", topics)
     assert db.value("SELECT count(*) FROM once.relay") == 0
 
 
@@ -598,7 +598,7 @@ def test_a_call_that_makes_no_sense_is_refused_and_changes_nothing(db, call, cod
     Relay(connection)
     before = db.rows("SELECT * FROM once.relay")
     with refused(*codes) as caught:
-        run(connection, f"SELECT * FROM once.{call}")
+        run(connection, f"SELECT * FROM once_job.{call}")
     if codes != ("22P02",):
         assert caught.value.diag.message_primary.startswith("pgonce: ")
     assert db.rows("SELECT * FROM once.relay") == before
@@ -623,10 +623,10 @@ def test_an_ordinary_login_with_once_relay_can_do_all_of_it(db):
     event = emit(db.connect(), "a")
     relay = Relay(db.connect("relay"))
     assert relay.look().changed
-    run(relay.connection, "SELECT once.relay_flush()")
+    run(relay.connection, "SELECT once_job.relay_flush()")
     (fetched,) = relay.fetch(relay.list())
     assert fetched.event_id == event
     relay.park(parking(fetched))
     assert len(relay.due()) == 1
-    assert run(relay.connection, "SELECT once.relay_parked('r'), once.add_days()") == [(1, 0)]
+    assert run(relay.connection, "SELECT once_job.relay_parked('r'), once.add_days()") == [(1, 0)]
     assert code_of(lambda: run(relay.connection, "SELECT once.outbox_discard(%s, 'r', 'why')", event)) == "42501"

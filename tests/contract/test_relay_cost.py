@@ -31,13 +31,13 @@ def cost_of_a_batch(db, relay):
     assert len(rows) == 10
     return pages(
         relay,
-        "SELECT * FROM once.relay_list(%s, %s, %s, 0, 1000)",
+        "SELECT * FROM once_job.relay_list(%s, %s, %s, 0, 1000)",
         relay.name,
         relay.seen,
         relay.reading,
     ), pages(
         relay,
-        "SELECT * FROM once.relay_fetch(%s, %s::bigint[], %s::xid8[], %s::integer[])",
+        "SELECT * FROM once_job.relay_fetch(%s, %s::bigint[], %s::xid8[], %s::integer[])",
         relay.name,
         ids(rows),
         [row.xid for row in rows],
@@ -113,9 +113,9 @@ def test_the_rest_of_a_long_backlog_is_listed_without_reading_what_lies_beyond(d
     day = today(db)
     db.execute(PUBLISHED.replace("(100 + g %% 500)::text::xid8", "pg_current_xact_id()"), day, 100_000)
     first = relay.list(1000)
-    at_once = pages(relay, "SELECT * FROM once.relay_list('r', %s, %s, 0, 1000)", relay.seen, relay.reading)
+    at_once = pages(relay, "SELECT * FROM once_job.relay_list('r', %s, %s, 0, 1000)", relay.seen, relay.reading)
     later = pages(
-        relay, "SELECT * FROM once.relay_list('r', %s, %s, %s, 1000)", relay.seen, relay.reading, first[-1].id
+        relay, "SELECT * FROM once_job.relay_list('r', %s, %s, %s, 1000)", relay.seen, relay.reading, first[-1].id
     )
     assert later < at_once / 3, (at_once, later)
 
@@ -133,7 +133,7 @@ def with_followers_of_dead_ones(db):
     return relay
 
 
-DUE = "SELECT * FROM once.relay_due('r', 1000)"
+DUE = "SELECT * FROM once_job.relay_due('r', 1000)"
 
 
 def test_what_stands_behind_dead_events_is_not_looked_at_for_ever(db):
@@ -148,7 +148,7 @@ def test_what_stands_behind_dead_events_is_not_looked_at_for_ever_by_a_relay_tha
     relay = with_followers_of_dead_ones(db)
     db.execute("SELECT once.emit('t', '{}') FROM generate_series(1, 60)")
     relay.settle(parked=[parking(row, "retrying", 0) for row in relay.fetch(relay.list(100))[-60:]])
-    full = "SELECT * FROM once.relay_due('r', 50)"
+    full = "SELECT * FROM once_job.relay_due('r', 50)"
     for _ in range(AGGREGATES // 1000 + 1):
         assert len(relay.due(50)) == 50
     assert db.value("SELECT count(*) FROM once.parked_event WHERE state = 'waiting' AND next_at < 'infinity'") == 0
@@ -177,5 +177,5 @@ def test_a_hundred_thousand_delayed_events_cost_a_look_nothing(db):
         "INSERT INTO once.delayed_event (event_id, not_before, emitted_at, topic, event_type, tenant, payload)"
         " SELECT gen_random_uuid(), now() + g * interval '1 min', now(), 't', 't', '', '{}' FROM generate_series(1, 100000) AS g"
     )
-    assert run(relay.connection, "SELECT released FROM once.relay_release()")[0].released == 0
-    assert pages(relay, "SELECT * FROM once.relay_release()") < 20
+    assert run(relay.connection, "SELECT released FROM once_job.relay_release()")[0].released == 0
+    assert pages(relay, "SELECT * FROM once_job.relay_release()") < 20

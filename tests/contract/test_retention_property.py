@@ -42,11 +42,11 @@ def inject_clock(db):
         " $$ SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) o.by FROM public.test_offset AS o $$"
     )
     for row in db.rows(
-        "SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace"
+        "SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace)"
         " AND p.prosrc LIKE '%%clock_timestamp()%%'"
     ):
         db.execute(row.text.replace("pg_catalog.clock_timestamp()", "clock_timestamp()").replace("clock_timestamp()", "public.test_clock()"))
-    left = db.value("SELECT count(*) FROM pg_proc WHERE pronamespace = 'once'::regnamespace AND prosrc ~ 'clock_timestamp\\(\\)|\\mnow\\(\\)'")
+    left = db.value("SELECT count(*) FROM pg_proc WHERE pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND prosrc ~ 'clock_timestamp\\(\\)|\\mnow\\(\\)'")
     assert left == 0
 
 
@@ -297,9 +297,9 @@ class Model:
         """Some steps, some pieces; each may be lost in a crash."""
         connection = self.once.connection
         name = self.random.choice(("one", "two"))
-        if not run(connection, "SELECT once.keep_take(%s, '1 minute') AS taken", name)[0].taken:
+        if not run(connection, "SELECT once_job.keep_take(%s, '1 minute') AS taken", name)[0].taken:
             return
-        steps = [row.step for row in run(connection, "SELECT step FROM once.keep_steps() ORDER BY ord")]
+        steps = [row.step for row in run(connection, "SELECT step FROM once_job.keep_steps() ORDER BY ord")]
         if only:
             steps = [step for step in steps if step in only]
         elif self.random.random() < 0.3:
@@ -311,7 +311,7 @@ class Model:
                 self.keeper_works()
                 run(connection, "BEGIN")
                 try:
-                    piece = run(connection, "SELECT * FROM once.keep_step(%s, %s, %s)", name, step, self.random.random() < 0.5)[0]
+                    piece = run(connection, "SELECT * FROM once_job.keep_step(%s, %s, %s)", name, step, self.random.random() < 0.5)[0]
                     more = piece.more
                     if piece.detail:
                         self.tell(f"at {self.now() - self.first:.0f}", step, piece.detail, "(crash)" if crashes else "")
@@ -330,7 +330,7 @@ class Model:
                 if crashes or not more:
                     break
         if self.random.random() < 0.7:
-            run(connection, "SELECT once.keep_release(%s)", name)
+            run(connection, "SELECT once_job.keep_release(%s)", name)
 
     def leap_and_return(self):
         """What a keeper believes meanwhile: a day that it closes may have leases that live again."""

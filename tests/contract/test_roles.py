@@ -7,8 +7,9 @@ import pytest
 from .calls import PRINT, Once, code_of, refused, retire, shorten_horizon, upgrade_script, uuid7_days_ago
 from .logins import LOGINS, TENANT_CALLS, call_as, grant_everything_tenant_bound, make_logins, run
 
-KEEPING = {"keep_steps", "keeper_status", "keeper_lease", "retention_held"}
-KEPT = KEEPING | {"keep", "keep_take", "keep_release", "keep_step", "keep_failed", "recover"}
+KEEPING = {"keeper_status", "keeper_lease", "retention_held"}
+KEPT = KEEPING | {"keep", "keep_steps", "keep_take", "keep_release", "keep_step", "keep_failed", "recover"}
+PARKED = {"message_park", "message_due", "message_applied", "message_look", "message_count", "consumer_remembers"}
 SEEING = {"counts", "metrics", "find", "top"}
 GRANTED = {
     "once_app": {
@@ -43,14 +44,8 @@ GRANTED = {
         "count_cached",
         "any_tenant",
         "receive_many",
-        "message_park",
-        "message_due",
-        "message_applied",
-        "message_look",
-        "message_count",
         "consumer_report",
         "consumer_ids",
-        "consumer_remembers",
     },
     "once_relay": {
         "errors",
@@ -69,18 +64,14 @@ GRANTED = {
         "metrics",
     },
     "once_capture": {"errors", "contract_version"},
-    "once_consumer": {
+    "once_consumer": PARKED
+    | {
         "errors",
         "contract_version",
         "add_days",
         "any_tenant",
         "receive",
         "receive_many",
-        "message_park",
-        "message_due",
-        "message_applied",
-        "message_look",
-        "message_count",
         "salt",
         "claim_many",
         "complete_many",
@@ -90,7 +81,6 @@ GRANTED = {
         "release",
         "consumer_report",
         "consumer_ids",
-        "consumer_remembers",
         "metrics",
     },
     "once_keeper": KEPT
@@ -115,7 +105,7 @@ GRANTED = {
     },
 }
 GRANTED["once_tenant"] = GRANTED["once_app"] - {"any_tenant"}
-GRANTED["once_admin"] = GRANTED["once_app"] | KEPT | SEEING | {
+GRANTED["once_admin"] = GRANTED["once_app"] | PARKED | KEPT | SEEING | {
     "set_keeping",
     "story",
     "verify",
@@ -193,7 +183,7 @@ def test_no_role_but_the_owner_can_touch_any_table(db, login):
 
 
 def strangers(db):
-    """What anybody holds in the schema who is neither the owner nor a role that the contract grants it to."""
+    """What anybody holds in the two schemas who is neither the owner nor a role that the contract grants it to."""
     return {
         tuple(row)
         for row in db.rows(
@@ -201,8 +191,8 @@ def strangers(db):
             "SELECT c.oid::regclass::text AS name, c.relowner AS owner, c.relacl AS acl, c.relkind::text AS kind FROM pg_class AS c"
             " WHERE c.relnamespace = 'once'::regnamespace UNION ALL "
             "SELECT p.oid::regprocedure::text, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), 'function' FROM pg_proc AS p"
-            " WHERE p.pronamespace = 'once'::regnamespace UNION ALL "
-            "SELECT n.nspname, n.nspowner, n.nspacl, 'schema' FROM pg_namespace AS n WHERE n.nspname = 'once') AS o,"
+            " WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) UNION ALL "
+            "SELECT n.nspname, n.nspowner, n.nspacl, 'schema' FROM pg_namespace AS n WHERE n.nspname IN ('once', 'once_job')) AS o,"
             " aclexplode(o.acl) AS a WHERE a.grantee <> o.owner AND NOT (a.grantee <> 0 AND a.grantee::regrole::text ~ '^once_' AND"
             " (o.kind, a.privilege_type) IN (('v', 'SELECT'), ('function', 'EXECUTE'), ('schema', 'USAGE')))"
             " AND (o.name, a.grantee::regrole::text, a.privilege_type) <> ('once.outbox', 'once_capture', 'SELECT')"
@@ -249,7 +239,7 @@ def test_default_privileges_open_nothing_that_is_made_later(db):
 def test_an_installation_that_is_run_again_takes_back_what_strangers_hold(db):
     """And leaves a schema that works: the views are made anew, and default privileges would open them."""
     open_by_default(db)
-    db.execute("GRANT SELECT ON once.intent TO acme; GRANT EXECUTE ON FUNCTION once.resolve TO acme; GRANT USAGE ON SCHEMA once TO acme")
+    db.execute("GRANT SELECT ON once.intent TO acme; GRANT EXECUTE ON FUNCTION once.resolve TO acme; GRANT USAGE ON SCHEMA once, once_job TO acme")
     db.execute(upgrade_script(db.value("SELECT once.contract_version()")))
     assert strangers(db) == set()
 
@@ -282,8 +272,8 @@ def test_a_role_can_execute_exactly_the_functions_granted_to_it(db, login):
     may = {
         row.proname
         for row in db.rows(
-            "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace "
-            "AND has_schema_privilege(%s, 'once', 'usage') AND has_function_privilege(%s, p.oid, 'execute')",
+            "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) "
+            "AND has_schema_privilege(%s, p.pronamespace, 'usage') AND has_function_privilege(%s, p.oid, 'execute')",
             login,
             login,
         )
@@ -328,7 +318,7 @@ def tenant_functions(db):
     return {
         row.proname
         for row in db.rows(
-            "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~"
+            "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND p.proname !~"
             " '^_' AND 'tenant' = ANY (p.proargnames) AND p.proname NOT IN ('bind', 'unbind', 'recover', 'retention_held')"
         )
     }

@@ -72,7 +72,7 @@ def old(db):
 OBJECTS = """
     SELECT p.oid::regprocedure::text || md5(p.prosrc || coalesce(p.proconfig::text, '')) || coalesce(p.proacl::text, '')
            || p.prorettype::regtype
-      FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace
+      FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace)
      UNION ALL
     SELECT a.attrelid::regclass || '.' || a.attname || format_type(a.atttypid, a.atttypmod) || a.attnotnull
            || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
@@ -122,7 +122,7 @@ def test_an_open_lease_passes_as_before(old, following):
 
 def test_roles_may_do_what_they_could_and_the_new_functions(old, following):
     granted = """SELECT p.oid::regprocedure::text, a.grantee::regrole::text FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-                  WHERE p.pronamespace = 'once'::regnamespace AND p.proname <> 'release'"""
+                  WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND p.proname <> 'release'"""
     release = "SELECT has_function_privilege('once_app', 'once.release(text, text, integer, text, text)', 'execute')"
     before = old.rows(granted + " ORDER BY 1, 2")
     following.upgrade(old)

@@ -111,7 +111,7 @@ def test_what_a_relay_has_flushed_survives_a_crash_though_its_producer_did_not_w
     (event,) = emit(writer)
     look = contract.look()
     assert look.changed and not look.flushed
-    run(flushing, "SELECT once.relay_flush()")
+    run(flushing, "SELECT once_job.relay_flush()")
     managed.kill()
     db.close()
     managed.start()

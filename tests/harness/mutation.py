@@ -16,7 +16,7 @@ def replaced(text, old, new, where):
 def mutate(db, function, old, new):
     """Replaces a piece of a function of the contract in this database."""
     text = db.value(
-        "SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname = %s", function
+        "SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND p.proname = %s", function
     )
     db.execute(replaced(text, old, new, f"once.{function}"))
 

@@ -425,7 +425,7 @@ def test_a_keeper_that_has_lost_its_lease_does_nothing_more(db, tmp_path):
 def test_a_connection_that_is_lost_anywhere_is_made_anew(server, db, tmp_path, what, lost):
     replace_step(db, "purge", "RAISE EXCEPTION 'no';")
     with Proxy(server) as proxy:
-        rule = getattr(proxy, lost)(f"once.{what}")
+        rule = getattr(proxy, lost)(f"once_job.{what}")
         with Keeper(tmp_path, proxy.dsn(db.name)) as keeper:
             wait_until(rule.fired.is_set, "the loss")
             keeper.until("connected", 2)

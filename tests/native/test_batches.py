@@ -419,7 +419,7 @@ def many_messages(size, consumer="s"):
 
 
 def parked(message, key, state="retrying", consumer="s", tenant=""):
-    return f"SELECT once.message_park('{consumer}', '{tenant}', ARRAY[ROW('{message}', 't', {text(key)}, '{{}}', 'body'::bytea, {F}, '{state}', 1, 3600000, 'why', '22000')]::once.parked[])"
+    return f"SELECT once_job.message_park('{consumer}', '{tenant}', ARRAY[ROW('{message}', 't', {text(key)}, '{{}}', 'body'::bytea, {F}, '{state}', 1, 3600000, 'why', '22000')]::once.parked[])"
 
 
 MESSAGES = {

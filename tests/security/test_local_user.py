@@ -88,10 +88,10 @@ def test_no_command_lets_stored_text_move_the_cursor_or_forge_a_line(db, tmp_pat
     once.fail(**name, key="doubtful", fence=1, retryable=None, error_code=HOSTILE, error_message=HOSTILE)
     db.execute("UPDATE once.intent SET lease_until = now() - interval '1 hour' WHERE state = 'processing'")
     once.emit(topic="t" + HOSTILE, payload="{}", aggregate_type=HOSTILE, aggregate_id=HOSTILE, event_type=HOSTILE)
-    db.execute("SELECT once.relay_take(%s, NULL)", "r" + HOSTILE)
+    db.execute("SELECT once_job.relay_take(%s, NULL)", "r" + HOSTILE)
     db.execute("SELECT once.consumer_report(%s, now() - interval '3 days', part => %s)", "c" + HOSTILE, HOSTILE)
     parked = "ARRAY[ROW('k', 't', 'a', '{}', '', %s, 'dead', 1, 0, %s, '22000')]::once.parked[]"
-    db.execute(f"SELECT once.message_park(%s, %s, {parked})", name["scope"], name["tenant"], PRINT, HOSTILE)
+    db.execute(f"SELECT once_job.message_park(%s, %s, {parked})", name["scope"], name["tenant"], PRINT, HOSTILE)
     intent = ("--scope", name["scope"], "--tenant", name["tenant"], "--key")
     shown = 0
     for words in (

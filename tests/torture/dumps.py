@@ -74,7 +74,7 @@ def offered(copy):
     if relay is None:
         return {}
     try:
-        return {"relay": "taken" if copy.row("SELECT taken FROM once.relay_take(%s)", relay["relay"])["taken"] else "held"}
+        return {"relay": "taken" if copy.row("SELECT taken FROM once_job.relay_take(%s)", relay["relay"])["taken"] else "held"}
     except psycopg2.Error as error:
         if error.pgcode != "P4080":
             raise

@@ -69,7 +69,7 @@ class Mutation:
 
 def function_in(text, function):
     """Where the contract has it: a match."""
-    found = re.search(rf"^CREATE (?:OR REPLACE )?FUNCTION once\.{re.escape(function)}\(.*?^(?:END )?\$\$;", text, re.M | re.S)
+    found = re.search(rf"^CREATE (?:OR REPLACE )?FUNCTION once(?:_job)?\.{re.escape(function)}\(.*?^(?:END )?\$\$;", text, re.M | re.S)
     if found is None:
         raise LookupError(f"the contract has no function once.{function}")
     return found
