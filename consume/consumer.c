@@ -92,11 +92,19 @@ static bool open_source(consumer *consumer)
 		consumer->source = NULL;
 		return connection_fail(consumer, CONSUME_FAILED, problem);
 	}
-	if (settings->class->remember != NULL) {
-		settings->class->remember(consumer->source, consumer->remembered_ms, consumer->has_run);
-	}
+	consumer->opened_ms = runtime_now_ms();
 	runtime_log(&consumer->speaker, RUNTIME_INFO, "started", "source=%s", settings->class->name);
 	return true;
+}
+
+/* A consumer that runs for the first time, and not for long, has all of it remembered. */
+static void remind(consumer *consumer)
+{
+	bool forgets = consumer->has_run || runtime_now_ms() - consumer->opened_ms >= consumer->remembered_ms;
+
+	if (consumer->settings.class->remember != NULL) {
+		consumer->settings.class->remember(consumer->source, forgets ? consumer->remembered_ms : 0);
+	}
 }
 
 /* What the handler is done with: it is committed or parked, and so is all that came before. */
@@ -160,6 +168,7 @@ static bool take(consumer *consumer)
 	size_t count = 0;
 	char problem[256] = "";
 
+	remind(consumer);
 	source_state state =
 	    consumer->settings.class->fetch(consumer->source, most, load.room_bytes, wait_ms, deliveries, &count, problem);
 	/* One that was never connected, since nothing was wanted of it yet, has no problem to tell. */
@@ -167,6 +176,9 @@ static bool take(consumer *consumer)
 		note_source(consumer, state, problem);
 	}
 	assert(count <= most);
+	if (consumer->settings.class->unread != NULL) {
+		metric_count(consumer->counts.lost, consumer->settings.class->unread(consumer->source));
+	}
 	if (count > 0) {
 		metric_count(consumer->counts.batches, 1);
 		metric_count(consumer->counts.messages, count);

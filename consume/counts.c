@@ -26,6 +26,7 @@ void counts_publish(counts *counts, metrics *to, const char *name)
 		{&counts->endpoint_away, METRIC_GAUGE, "pgonce_consume_endpoint_away", "1: the last call of the endpoint did not arrive; no attempt is counted for it.", NULL},
 		{&counts->full, METRIC_GAUGE, "pgonce_consume_full", "1: parked_max messages are parked, and nothing is taken from the broker.", NULL},
 		{&counts->dead_unsent, METRIC_COUNTER, "pgonce_consume_dead_unsent", "Copies of dead messages that the dead_topic did not take: each is sent again.", NULL},
+		{&counts->lost, METRIC_COUNTER, "pgonce_consume_lost", "Upper limit of the messages that the broker deleted (retention) before they were read: the log says which. They are not applied.", NULL},
 		{&counts->connects, METRIC_COUNTER, "pgonce_consume_connects", "Connections made to PostgreSQL, reconnections included.", NULL},
 	};
 	/* clang-format on */

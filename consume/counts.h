@@ -28,7 +28,7 @@ typedef struct counts {
 	/* pgonce_consume_*; each NULL where nobody asks. */
 	metric *messages, *batches, *message_at;
 	metric *applied, *duplicates, *mismatches, *parked[PARKED_STATES];
-	metric *active, *source_away, *endpoint_away, *stalled, *full, *dead_unsent, *connects;
+	metric *active, *source_away, *endpoint_away, *stalled, *full, *dead_unsent, *lost, *connects;
 } counts;
 
 void counts_publish(counts *counts, metrics *to, const char *name);

@@ -117,11 +117,11 @@ typedef struct source_class {
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
 	/*
-	 * Where the consumer has_run before, its inbox may have forgotten what is older than
-	 * remembered_ms: a source that would begin anew with such messages does not unless it was told
-	 * to. Called before the first fetch. NULL: the source never makes where it begins.
+	 * The inbox may have forgotten what is older than that; 0: it remembers all. A source that
+	 * would begin anew with such messages does not unless it was told to. Called before each fetch.
+	 * NULL: the source never makes where it begins.
 	 */
-	void (*remember)(source *source, int64_t remembered_ms, bool has_run);
+	void (*remember)(source *source, int64_t remembered_ms);
 	/* As sink_class.note. */
 	char *(*note)(const config *config, const config_section *section);
 	/*
@@ -155,6 +155,11 @@ typedef struct source_class {
 	 * waited for them; problem: for people. Blocks for nothing. NULL: the source cannot know.
 	 */
 	bool (*stalled)(source *source, char problem[256]);
+	/*
+	 * At most so many messages were deleted by the broker before they were read, since this was
+	 * asked last. NULL: the source cannot know.
+	 */
+	uint64_t (*unread)(source *source);
 	/*
 	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key
 	 * of the same broker, and waits at most timeout_ms. True: the broker has acknowledged it.

@@ -24,6 +24,7 @@
 #include "kafka.h"
 #include "kafka_producer.h"
 #include "kafka_progress.h"
+#include "kafka_start.h"
 #include "kafka_watchdog.h"
 
 enum {
@@ -31,24 +32,30 @@ enum {
 	COMMIT_MS = 5000,
 	CHECK_MS = 1000, /* so long is waited for a sign of life */
 	CHECK_EVERY_MS = 2000,
-	REPEAT_MS = 1000, /* until a commit that failed is tried again */
-	TEXT_BYTES = 64,  /* of coordinates, besides the topic's name */
-	WAIT_MS = 100,    /* for messages, before the group's events are looked at again */
-	ANSWER_MS = 200,  /* so long a look at positions waits for the commit that is on its way */
-	SETTLE_MS = 5000  /* after which what the client knows of a new partition's end is of now */
+	REPEAT_MS = 1000,    /* until a commit that failed is tried again */
+	TEXT_BYTES = 64,     /* of coordinates, besides the topic's name */
+	WAIT_MS = 100,       /* for messages, before the group's events are looked at again */
+	ANSWER_MS = 200,     /* so long a look at positions waits for the commit that is on its way */
+	ASK_AGAIN_MS = 3000, /* where a partition begins, if the broker did not say */
+	LEAD_MS = 5000,      /* see lead_again */
+	SETTLE_MS = 5000     /* after which what the client knows of a new partition's end is of now */
 };
 
 typedef struct settings {
 	kafka_options kafka; /* first */
 	const char *topics, *group;
-	int64_t stalled_ms;
+	int64_t forgotten, stalled_ms;
 } settings;
+enum {
+	FORGOTTEN_APPLY = 1
+};
 
 /* clang-format off */
 static const config_option options[] = {
 	KAFKA_OPTION_ROWS,
 	{.name = "topics", .kind = CONFIG_TEXT, .offset = offsetof(settings, topics), .required = true, .help = "the topics to read, separated by commas; one that begins with ^ is a regular expression"},
 	{.name = "group", .kind = CONFIG_TEXT, .offset = offsetof(settings, group), .help = "the consumer group, whose members share the partitions; default: the section's name"},
+	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "if the group of a consumer that has run before has no offset for a partition, or one beyond its end, and the partition begins with messages older than the inbox remembers (the scope's retention): refuse does not read it; apply applies them, perhaps again"},
 	STALLED_OPTION_ROW(settings, "a partition"),
 	{0}};
 
@@ -62,8 +69,6 @@ static const kafka_fixed fixed[] = {
 
 /* What is not said in the section. */
 static const char *const defaults[][2] = {
-	/* librdkafka's own, latest, skips what was written before the group's first start */
-	{"auto.offset.reset", "earliest"},
 	{"isolation.level", "read_committed"},
 	{"queued.min.messages", "10000"},
 	/* by which a topic is noticed that is made later */
@@ -114,6 +119,11 @@ struct source {
 	progress *progress;
 	watchdog watchdog;
 	int assigned; /* partitions */
+	start_rules rules;
+	bool placeless;   /* one of them may be PROGRESS_PLACELESS */
+	bool leads_again; /* one of them may not be led to `messages` */
+	int64_t lead_until_ms;
+	uint64_t unread; /* messages that were deleted before they were read, and not told yet */
 	bool lost;
 	int64_t checked_ms;
 	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
@@ -171,8 +181,11 @@ static void commit_failed(source *source, rd_kafka_event_t *event)
 
 	kafka_problem(&source->watch, error, problem);
 	runtime_log(source->speaker, RUNTIME_WARNING, "commit-failed", "problem=%s", runtime_quote(problem, quoted));
-	for (int i = 0; failed != NULL && i < failed->cnt && source->assigned > 0; i++) {
-		want(source->wanted, failed->elems[i].topic, failed->elems[i].partition, failed->elems[i].offset);
+	for (int i = 0; failed != NULL && i < failed->cnt; i++) {
+		const rd_kafka_topic_partition_t *each = &failed->elems[i];
+		if (progress_find(source->progress, each->topic, each->partition) != NULL) {
+			want(source->wanted, each->topic, each->partition, each->offset);
+		}
 	}
 	source->commit_at_ms = runtime_now_ms() + REPEAT_MS;
 }
@@ -252,9 +265,9 @@ static void lose_partitions(source *source, const rd_kafka_topic_partition_list_
 }
 
 /* When it is taken away librdkafka forgets where its messages go; so this is for each time. */
-static void lead_messages(source *source, const rd_kafka_topic_partition_t *partition)
+static void lead_messages(source *source, const char *topic, int32_t partition)
 {
-	rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(source->client, partition->topic, partition->partition);
+	rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(source->client, topic, partition);
 
 	if (queue != NULL) {
 		rd_kafka_queue_forward(queue, source->messages);
@@ -265,7 +278,7 @@ static void lead_messages(source *source, const rd_kafka_topic_partition_t *part
 static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
 	for (int i = 0; i < partitions->cnt; i++) {
-		lead_messages(source, &partitions->elems[i]);
+		lead_messages(source, partitions->elems[i].topic, partitions->elems[i].partition);
 		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
 	}
 	if (incremental) {
@@ -295,24 +308,246 @@ static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, 
 	}
 }
 
+static bool is_incremental(const source *source)
+{
+	const char *protocol = rd_kafka_rebalance_protocol(source->client);
+
+	return protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
+}
+
 /* Called by the client in our own calls of it. */
 static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_topic_partition_list_t *partitions,
                       void *opaque)
 {
 	source *source = ((kafka_watch *)opaque)->user;
-	const char *protocol = rd_kafka_rebalance_protocol(client);
-	bool incremental = protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
 
+	(void)client;
 	if (what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
-		assign(source, partitions, incremental);
+		assign(source, partitions, is_incremental(source));
 	} else {
-		revoke(source, partitions, incremental);
+		revoke(source, partitions, is_incremental(source));
 	}
 	runtime_log(source->speaker, RUNTIME_INFO, what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? "assigned" : "revoked",
 	            "partitions=%d now=%d", partitions->cnt, source->assigned);
 }
 
+/* ---- Partitions whose place is not in the log: see kafka_start.h ---- */
+
+static const char *group_of(const source *source)
+{
+	return source->settings.group == NULL ? source->section->name : source->settings.group;
+}
+
+static void say_refused(const source *source, const progress *progress, char problem[BROKER_PROBLEM_BYTES])
+{
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "%.100s is not read: the group's offset is missing or not in the log, and %s", progress->part,
+	         source->rules.reset == RD_KAFKA_OFFSET_INVALID ? "kafka.auto.offset.reset is error"
+	                                                        : "the inbox may have forgotten the first messages");
+}
+
+static void refuse(source *source, progress *progress)
+{
+	char problem[BROKER_PROBLEM_BYTES], group[RUNTIME_QUOTE_BYTES], quoted[RUNTIME_QUOTE_BYTES];
+
+	progress->state = PROGRESS_REFUSED;
+	say_refused(source, progress, problem);
+	runtime_log(source->speaker, RUNTIME_ERROR, "refused",
+	            "topic=%s partition=%" PRId32 " offset=%" PRId64
+	            " group=%s problem=%s hint=\"set the group's offset%s\"",
+	            progress->topic, progress->partition, progress->place, runtime_quote(group_of(source), group),
+	            runtime_quote(problem, quoted),
+	            source->rules.reset == RD_KAFKA_OFFSET_INVALID ? "" : ", or say forgotten = apply");
+}
+
+/* The client has stopped to read it, and all that it had fetched of it was taken. */
+static void lose_place(source *source, const rd_kafka_message_t *message)
+{
+	progress *progress = progress_find(source->progress, rd_kafka_topic_name(message->rkt), message->partition);
+
+	if (progress == NULL) {
+		return;
+	}
+	progress->place = message->offset >= 0 ? message->offset : -1;
+	if (source->rules.reset == RD_KAFKA_OFFSET_INVALID) {
+		refuse(source, progress);
+	} else {
+		progress->state = PROGRESS_PLACELESS;
+		progress->placeless_ms = runtime_now_ms();
+		source->placeless = true;
+	}
+}
+
+/* The group has its offset at once, so that the next start knows where this one began. */
+static void begin_anew(source *source, const start *start)
+{
+	char group[RUNTIME_QUOTE_BYTES];
+
+	want(source->wanted, start->topic, start->partition, start->at);
+	runtime_log(source->speaker, start->place < 0 ? RUNTIME_INFO : RUNTIME_WARNING, "begun",
+	            "topic=%s partition=%" PRId32 " offset=%" PRId64 " group=%s hint=\"the group's offset %s\"",
+	            start->topic, start->partition, start->at, runtime_quote(group_of(source), group),
+	            start->place < 0 ? "was missing" : "was not in the log: it is another one than before");
+}
+
+/*
+ * The group's offset goes past them, so that the next start does not say it again. At most so many:
+ * not each offset has a message where a topic is compacted or written by transactions.
+ */
+static void say_unread(source *source, const start *start)
+{
+	int64_t offset = lowest(&source->out, start->topic, start->partition, start->at);
+
+	source->unread += (uint64_t)(start->at - start->place);
+	runtime_log(source->speaker, RUNTIME_ERROR, "lost-to-retention",
+	            "topic=%s partition=%" PRId32 " from=%" PRId64 " to=%" PRId64 " count=%" PRId64
+	            " hint=\"the broker deleted them before this group had read them\"",
+	            start->topic, start->partition, start->place, start->at, start->at - start->place);
+	want(source->wanted, start->topic, start->partition, lowest(&source->held, start->topic, start->partition, offset));
+}
+
+static uint64_t kafka_unread(source *source)
+{
+	uint64_t unread = source->unread;
+
+	source->unread = 0;
+	return unread;
+}
+
+/*
+ * Has those that were found read again, where settle said. In a group that is not incremental it
+ * takes a new assignment of all: the others go on after what was taken, and the client drops what
+ * it has fetched of them.
+ */
+static void read_again(source *source)
+{
+	bool incremental = is_incremental(source);
+	rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(16);
+
+	for (progress *each = source->progress; each != NULL; each = each->next) {
+		if (each->state == PROGRESS_FOUND || (each->state == PROGRESS_READ && !incremental)) {
+			each->state = PROGRESS_READ;
+			each->is_led = false;
+			rd_kafka_topic_partition_list_add(list, each->topic, each->partition)->offset =
+			    each->after >= 0 ? each->after : RD_KAFKA_OFFSET_INVALID;
+		}
+	}
+	if (incremental) {
+		rd_kafka_error_destroy(rd_kafka_incremental_unassign(source->client, list));
+		rd_kafka_error_destroy(rd_kafka_incremental_assign(source->client, list));
+	} else {
+		rd_kafka_assign(source->client, list);
+	}
+	source->leads_again = true;
+	source->lead_until_ms = runtime_now_ms() + LEAD_MS;
+	rd_kafka_topic_partition_list_destroy(list);
+}
+
+/*
+ * The client's own thread ends the earlier reading, some time after read_again, and forgets then
+ * where the messages go. So this goes on for a while, and until something has come of each.
+ */
+static void lead_again(source *source)
+{
+	bool goes_on = runtime_now_ms() < source->lead_until_ms;
+
+	for (const progress *each = source->leads_again ? source->progress : NULL; each != NULL; each = each->next) {
+		if (each->state == PROGRESS_READ) {
+			lead_messages(source, each->topic, each->partition);
+			goes_on |= !each->is_led;
+		}
+	}
+	source->leads_again = source->leads_again && goes_on;
+}
+
+static bool is_due(const progress *progress)
+{
+	return progress->state == PROGRESS_PLACELESS && runtime_now_ms() >= progress->ask_at_ms;
+}
+
+/* True: it is to be read from `at` on. */
+static bool settle(source *source, const start *start)
+{
+	progress *progress = progress_find(source->progress, start->topic, start->partition);
+
+	if (start->kind != START_UNASKED) {
+		progress->ask_at_ms = runtime_now_ms() + ASK_AGAIN_MS;
+	}
+	switch (start->kind) {
+	case START_ANEW:
+		begin_anew(source, start);
+		break;
+	case START_AFTER:
+		say_unread(source, start);
+		break;
+	case START_FORGOTTEN:
+		refuse(source, progress);
+		return false;
+	default:
+		return false;
+	}
+	progress->state = PROGRESS_FOUND;
+	progress->after = start->at;
+	return true;
+}
+
+static void say_trouble(source *source, const char *problem)
+{
+	char quoted[RUNTIME_QUOTE_BYTES];
+
+	snprintf(source->trouble, sizeof source->trouble, "%s", problem);
+	runtime_log(source->speaker, RUNTIME_WARNING, "trouble", "problem=%s", runtime_quote(source->trouble, quoted));
+}
+
+/* Of those that are due, which is once in ASK_AGAIN_MS for each. */
+static void find_places(source *source)
+{
+	char problem[BROKER_PROBLEM_BYTES];
+	int due = 0, count = 0;
+	bool placeless = false;
+
+	for (const progress *each = source->placeless ? source->progress : NULL; each != NULL; each = each->next) {
+		placeless |= each->state == PROGRESS_PLACELESS;
+		due += is_due(each);
+	}
+	source->placeless = placeless;
+	if (due == 0) {
+		return;
+	}
+	start *starts = memory_take((size_t)due * sizeof *starts);
+	for (progress *each = source->progress; each != NULL && count < due; each = each->next) {
+		if (is_due(each)) {
+			starts[count++] = (start){.topic = each->topic, .partition = each->partition, .place = each->place};
+		}
+	}
+	starts_ask(source->client, &source->rules, starts, count, problem);
+	if (problem[0] != '\0' && strcmp(problem, source->trouble) != 0) {
+		say_trouble(source, problem);
+	}
+	bool found = false;
+	for (int i = 0; i < count; i++) {
+		found |= settle(source, &starts[i]);
+	}
+	if (found) {
+		commit_all(source);
+		read_again(source);
+	}
+	free(starts);
+}
+
 /* ---- Messages ---- */
+
+/* All of it that comes before the offset `after`. */
+static void take_up_to(source *source, const char *topic, int32_t partition, int64_t after)
+{
+	progress *progress = progress_find(source->progress, topic, partition);
+
+	watchdog_read(&source->watchdog, progress, after);
+	if (progress != NULL) {
+		progress->after = after;
+		progress->is_led = true;
+	}
+}
 
 static void add_headers(delivery *delivery, rd_kafka_headers_t *headers)
 {
@@ -348,7 +583,7 @@ static void wrap(source *source, rd_kafka_message_t *message)
 	made->message.coordinates = text;
 	add_headers(made, headers);
 	delivery_add(&source->held, made);
-	watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset + 1);
+	take_up_to(source, topic, message->partition, message->offset + 1);
 	source->trouble[0] = '\0';
 	kafka_watch_clear(&source->watch);
 }
@@ -356,19 +591,21 @@ static void wrap(source *source, rd_kafka_message_t *message)
 /* librdkafka tells a trouble once; it lasts until partitions are assigned. */
 static void take_error(source *source, const rd_kafka_message_t *message)
 {
-	char quoted[RUNTIME_QUOTE_BYTES];
 	const char *text = rd_kafka_message_errstr(message);
 
 	if (message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
 		const char *topic = rd_kafka_topic_name(message->rkt);
-		watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset);
+		take_up_to(source, topic, message->partition, message->offset);
+		return;
+	}
+	if (message->err == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET) {
+		lose_place(source, message);
 		return;
 	}
 	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED) {
 		return; /* what it means comes as a rebalance */
 	}
-	snprintf(source->trouble, sizeof source->trouble, "%s", text != NULL ? text : rd_kafka_err2str(message->err));
-	runtime_log(source->speaker, RUNTIME_WARNING, "trouble", "problem=%s", runtime_quote(source->trouble, quoted));
+	say_trouble(source, text != NULL ? text : rd_kafka_err2str(message->err));
 }
 
 /* Into `held`, if it is a message. False: there was none. */
@@ -388,6 +625,8 @@ static void serve_group(source *source)
 {
 	while (take(source, rd_kafka_consumer_poll(source->client, 0))) {
 	}
+	find_places(source);
+	lead_again(source);
 }
 
 static void collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
@@ -411,6 +650,16 @@ static void collect(source *source, size_t most, size_t most_bytes, int timeout_
 	if (!source->lost) {
 		watchdog_look(&source->watchdog, source->progress, source->client, rd_kafka_queue_length(source->messages));
 	}
+}
+
+static bool are_all_refused(const source *source)
+{
+	const progress *each = source->progress;
+
+	while (each != NULL && each->state == PROGRESS_REFUSED) {
+		each = each->next;
+	}
+	return each == NULL;
 }
 
 /*
@@ -440,6 +689,8 @@ static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
 		kafka_watch_problem(&source->watch, problem);
 	} else if (source->assigned == 0 && source->trouble[0] != '\0') {
 		memcpy(problem, source->trouble, BROKER_PROBLEM_BYTES);
+	} else if (source->progress != NULL && are_all_refused(source)) {
+		say_refused(source, source->progress, problem);
 	}
 	return problem[0] != '\0';
 }
@@ -553,6 +804,17 @@ static size_t kafka_positions(source *source, source_position *positions, size_t
 
 static bool kafka_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
 {
+	for (const progress *each = source->progress; each != NULL; each = each->next) {
+		if (each->state == PROGRESS_REFUSED) {
+			say_refused(source, each, problem);
+			return true;
+		}
+		if (each->state == PROGRESS_PLACELESS && runtime_now_ms() - each->placeless_ms >= source->settings.stalled_ms) {
+			snprintf(problem, BROKER_PROBLEM_BYTES, "%.120s is not read: the broker does not say where it begins",
+			         each->part);
+			return true;
+		}
+	}
 	return watchdog_stalled(&source->watchdog, source->progress, problem, BROKER_PROBLEM_BYTES);
 }
 
@@ -597,15 +859,18 @@ static void kafka_close(source *source)
 	free(source);
 }
 
-static bool is_said(const config_section *section, const char *property)
+/* The last, as librdkafka takes it; NULL: the section does not say. */
+static const char *said(const config_section *section, const char *property)
 {
+	const char *value = NULL;
+
 	for (size_t i = 0; i < section->entry_count; i++) {
 		const char *name = section->entries[i].name;
 		if (strncmp(name, "kafka.", 6) == 0 && strcmp(name + 6, property) == 0) {
-			return true;
+			value = section->entries[i].value;
 		}
 	}
-	return false;
+	return value;
 }
 
 static bool set_default(const source *source, rd_kafka_conf_t *conf, const char *name, const char *value,
@@ -613,7 +878,7 @@ static bool set_default(const source *source, rd_kafka_conf_t *conf, const char 
 {
 	char error[512];
 
-	if (is_said(source->section, name) ||
+	if (said(source->section, name) != NULL ||
 	    rd_kafka_conf_set(conf, name, value, error, sizeof error) == RD_KAFKA_CONF_OK) {
 		return true;
 	}
@@ -633,10 +898,10 @@ static bool set_defaults(const source *source, rd_kafka_conf_t *conf, char **pro
 		char value[24];
 		share = share < shares[i].minimum ? shares[i].minimum : share > SHARE_MOST ? SHARE_MOST : share;
 		snprintf(value, sizeof value, "%" PRId64, share);
-		good = (shares[i].other_name != NULL && is_said(source->section, shares[i].other_name)) ||
+		good = (shares[i].other_name != NULL && said(source->section, shares[i].other_name) != NULL) ||
 		       set_default(source, conf, shares[i].name, value, problem);
 	}
-	if (!is_said(source->section, "fetch.queue.backoff.ms")) {
+	if (said(source->section, "fetch.queue.backoff.ms") == NULL) {
 		(void)rd_kafka_conf_set(conf, "fetch.queue.backoff.ms", QUEUE_LOOK_MS, NULL, 0);
 	}
 	return good;
@@ -729,6 +994,9 @@ static bool start_client(source *source, char **problem)
 		return false;
 	}
 	rd_kafka_conf_set_rebalance_cb(conf, rebalance);
+	/* It asks us instead: see lose_place. */
+	(void)rd_kafka_conf_set(conf, "auto.offset.reset", "error", NULL, 0);
+	source->rules.reset = starts_reset(said(section, "auto.offset.reset"));
 	if (rd_kafka_conf_set(conf, "group.id", group, error, sizeof error) == RD_KAFKA_CONF_OK) {
 		source->client = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof error);
 	}
@@ -781,6 +1049,11 @@ static bool kafka_open(const speaker *speaker, const config *config, const confi
 	return true;
 }
 
+static void kafka_remember(source *source, int64_t remembered_ms)
+{
+	source->rules.remembered_ms = source->settings.forgotten == FORGOTTEN_APPLY ? 0 : remembered_ms;
+}
+
 const source_class source_kafka = {
     .name = "kafka",
     .options = options,
@@ -788,11 +1061,13 @@ const source_class source_kafka = {
     .shares_order = true,
     .open = kafka_open,
     .check = check_section,
+    .remember = kafka_remember,
     .fetch = kafka_fetch,
     .acknowledge = kafka_acknowledge,
     .give_back = kafka_give_back,
     .positions = kafka_positions,
     .stalled = kafka_stalled,
+    .unread = kafka_unread,
     .publish = kafka_publish,
     .close = kafka_close,
 };

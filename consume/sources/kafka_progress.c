@@ -28,7 +28,7 @@ progress *progress_of(progress **list, const char *topic, int32_t partition)
 		progress *made = memory_take(sizeof *made + strlen(topic) + 1);
 		made->partition = partition;
 		made->since_ms = runtime_now_ms();
-		made->committed = -1;
+		made->committed = made->after = made->place = -1;
 		memcpy(made->topic, topic, strlen(topic) + 1);
 		snprintf(made->part, sizeof made->part, "%s/%" PRId32, topic, partition);
 		*at = made;

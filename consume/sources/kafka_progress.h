@@ -14,6 +14,13 @@ enum {
 	PROGRESS_PART_BYTES = 272 /* a topic's name has at most 249 */
 };
 
+typedef enum progress_state {
+	PROGRESS_READ,
+	PROGRESS_PLACELESS, /* it is to be found where to begin: see kafka_start.h */
+	PROGRESS_FOUND,     /* it was: at `after` */
+	PROGRESS_REFUSED    /* it is not read: it begins with what the inbox may have forgotten */
+} progress_state;
+
 typedef struct progress {
 	struct progress *next;
 	int32_t partition;
@@ -22,6 +29,12 @@ typedef struct progress {
 	int64_t sent_ms;      /* that, as of the commit on its way */
 	int64_t committed;    /* the offset that the broker has of us; -1: unknown */
 	int64_t committed_ms; /* and the time of the last message before it; 0: unknown */
+	int64_t after;        /* the offset that comes after what was taken; below 0: nothing was */
+	progress_state state;
+	bool is_led;          /* something has come since it was assigned by us again */
+	int64_t place;        /* PROGRESS_PLACELESS: the offset that the log has not; below 0: none */
+	int64_t placeless_ms; /* since then */
+	int64_t ask_at_ms;    /* then: where to begin; not before */
 	/* Of kafka_watchdog.c. */
 	int64_t read;           /* the offset that was read up to */
 	int64_t end;            /* the partition's; at most `read`: nothing is known to be left */

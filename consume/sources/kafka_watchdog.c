@@ -36,7 +36,7 @@ static void ask_ends(const watchdog *watchdog, progress *list, rd_kafka_t *clien
 	rd_kafka_topic_partition_list_t *quiet = rd_kafka_topic_partition_list_new(16);
 
 	for (progress *each = list; each != NULL; each = each->next) {
-		if (!each->moved) {
+		if (!each->moved && each->state != PROGRESS_REFUSED) {
 			rd_kafka_topic_partition_list_add(quiet, each->topic, each->partition)->offset = RD_KAFKA_OFFSET_END;
 		}
 		each->moved = false;

@@ -89,8 +89,7 @@ struct source {
 	bool took_copy;
 	bool copy_is_elsewhere;
 	source_bounds bounds;
-	int64_t remembered_ms; /* what is older the inbox may have forgotten, if it has_run */
-	bool has_run;
+	int64_t remembered_ms;      /* the inbox may have forgotten what is older; 0: nothing */
 	natsConnection *connection; /* NULL: none; then neither of the next two */
 	jsCtx *js;
 	nats_inbox *inbox;        /* where messages come in */
@@ -141,6 +140,9 @@ static void disconnect(source *source)
 {
 	delivery_release_all(&source->held, release);
 	delivery_void_all(&source->out);
+	if (source->connection != NULL) {
+		stall_disconnected(&source->stall);
+	}
 	nats_inbox_close(source->inbox);
 	jsCtx_Destroy(source->js);
 	natsConnection_Destroy(source->connection);
@@ -150,7 +152,6 @@ static void disconnect(source *source)
 	source->steady_at_ms = INT64_MAX;
 	source->asked = 0;
 	source->taken_back_to = 0;
-	stall_disconnected(&source->stall);
 }
 
 /* After a failure: `problem` is set. */
@@ -252,7 +253,7 @@ static bool may_begin_anew(source *source)
 	jsErrCode code = 0;
 	struct timespec now;
 
-	if (!source->has_run || is->deliver != DELIVER_ALL || is->forgotten == FORGOTTEN_APPLY) {
+	if (source->remembered_ms == 0 || is->deliver != DELIVER_ALL || is->forgotten == FORGOTTEN_APPLY) {
 		return true;
 	}
 	natsStatus status = js_GetStreamInfo(&stream, source->js, is->stream, NULL, &code);
@@ -774,7 +775,6 @@ static source_state nats_acknowledge(source *source, source_message *const *mess
 
 	for (size_t i = 0; i < count; i++) {
 		delivery *each = delivery_of(messages[i]);
-		source->has_run = true;
 		if (!each->is_void && status == NATS_OK) {
 			status = natsConnection_PublishString(source->connection, each->reply, "+ACK");
 			take_sample(source, each);
@@ -938,10 +938,9 @@ static bool nats_open(const speaker *speaker, const config *config, const config
 	return true;
 }
 
-static void nats_remember(source *source, int64_t remembered_ms, bool has_run)
+static void nats_remember(source *source, int64_t remembered_ms)
 {
 	source->remembered_ms = remembered_ms;
-	source->has_run = has_run;
 }
 
 static bool nats_check(const config *config, const config_section *section, char **problem)

@@ -114,10 +114,12 @@ static void disconnect(source *source, bool polite)
 {
 	delivery_release_all(&source->held, release);
 	delivery_void_all(&source->out);
+	if (source->connection != NULL) {
+		stall_disconnected(&source->stall);
+	}
 	rabbitmq_close(source->connection, polite);
 	source->connection = NULL;
 	source->resizing = source->ended = false;
-	stall_disconnected(&source->stall);
 }
 
 /* After a failure: `problem` is set. */

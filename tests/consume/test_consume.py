@@ -216,6 +216,23 @@ def test_a_durable_consumer_is_not_made_anew_for_messages_that_the_inbox_has_for
     assert "event=made" in stopped(process)
 
 
+def test_a_consumer_that_runs_for_the_first_time_forgets_as_well(nats, applied, tmp_path):
+    """When it has run for longer than its inbox remembers. Broken on purpose: where only earlier runs count, all is applied a second time."""
+    fill(nats, 5)
+    applied.execute("SELECT once.set_scope('stock', retention => '1 second')")
+    process = start(write(tmp_path, nats, applied.dsn()))
+    wait_until(lambda: applied.value("SELECT count(*) FROM applied") == 5, "the first time")
+    applied.execute("DELETE FROM once.intent WHERE scope = 'stock'")
+    time.sleep(1.1)
+    with nats.connect() as client:
+        client.api("CONSUMER.DELETE.ORDERS.stock")
+    assert any(b"event=source_away" in line for line in process.stdout)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:  # it has connected anew by then
+        assert nats.consumers("ORDERS") == [] and applied.value("SELECT count(*) FROM applied") == 5
+    stopped(process)
+
+
 def test_a_durable_consumer_is_made_anew_where_the_inbox_remembers_all_that_comes_again(nats, applied, tmp_path):
     fill(nats, 5)
     path = write(tmp_path, nats, applied.dsn())

@@ -2,6 +2,7 @@
 """Messages out of Apache Kafka, from a real broker: in order, again when they were not acknowledged, and not again when they were."""
 
 import contextlib
+import re
 import subprocess
 import time
 import uuid
@@ -387,6 +388,12 @@ def test_a_partition_that_has_messages_and_gives_none_is_stalled_until_it_gives_
         broker.delete_records(topic, 0, 4)
         assert payloads(source.collect(1)) == ["m5"]
         assert source.stalled() is None
+        assert losses(source.log) == [(topic, "0", "3", "4", "1")]
+
+
+def losses(log):
+    """What is said to be deleted before it was read: topic, partition, from, to, count."""
+    return re.findall(r"level=error .*event=lost-to-retention topic=(\S+) partition=(\d+) from=(\d+) to=(\d+) count=(\d+) ", log.read_text())
 
 
 def test_what_is_empty_at_its_end_or_waits_with_the_caller_is_not_stalled(broker, tmp_path):
@@ -465,3 +472,168 @@ def test_a_stalled_partition_is_said_by_the_log_a_metric_and_ready(broker, topic
         wait_until(lambda: db.value("SELECT count(*) FROM applied") == 1, "the next message")
         assert ask(address, "/once/ready")[0] == 200
     assert log.read_text().count("event=stalled") == 1 and log.read_text().count("event=not_stalled") == 1
+
+
+def figure_of(address, name):
+    return figure(scrape(address), f"pgonce_consume_{name}", consumer="stock")
+
+
+def applied(db):
+    return db.value("SELECT count(*) FROM applied")
+
+
+def lines(first, last):
+    return [("k", f'{{"number": {n}}}') for n in range(first, last + 1)]
+
+
+def test_what_retention_deleted_while_the_consumer_was_away_is_said_and_counted(broker, topic, db, tmp_path):
+    """Once: the group goes on behind it, also where nothing is left. Broken on purpose: without the offset that is committed then it is said again."""
+    broker.publish(topic, lines(1, 10))
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: applied(db) == 10, "the first ones")
+        assert figure_of(address, "lost") == 0
+    assert losses(log) == []
+    broker.publish(topic, lines(11, 20))
+    broker.delete_records(topic, 0, 15)
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: applied(db) == 15, "those that are left")
+        assert figure_of(address, "lost") == 5
+    assert losses(log) == [(topic, "0", "10", "15", "5")]
+    broker.publish(topic, lines(21, 23))
+    broker.delete_records(topic, 0, 23)
+    for lost in ([(topic, "0", "20", "23", "3")], []):
+        with consuming(broker, topic, db, tmp_path) as (address, log):
+            wait_until(lambda: "event=assigned" in log.read_text(), "the partition")
+            if lost:
+                wait_until(lambda: figure_of(address, "lost") == 3, "the loss of all")
+                wait_until(lambda: broker.committed("stock", topic, 1) == {0: 23}, "the group's offset")
+            else:
+                broker.publish(topic, lines(24, 24))
+                wait_until(lambda: applied(db) == 16, "the next")
+        assert losses(log) == lost
+
+
+def test_what_the_client_skips_to_the_end_is_lost_too(broker, topic, tmp_path):
+    fill(broker, topic, 1, 20)
+    broker.delete_records(topic, 0, 10)
+    broker.commit("late", topic, 0, 5)
+    with opened(broker, topic, tmp_path, group="late", **{"kafka__auto.offset.reset": "latest"}) as source:
+        wait_until(lambda: source.fetch() and losses(source.log) == [(topic, "0", "5", "20", "15")], "the loss")
+        fill(broker, topic, 21, 21)
+        assert payloads(source.collect(1)) == ["m21"]
+
+
+@pytest.mark.parametrize("strategy", ["range,roundrobin", "cooperative-sticky"])
+def test_what_is_read_goes_on_where_it_is_while_another_partition_finds_its_place(broker, tmp_path, strategy):
+    """What was taken from the first partition is not void, and does not come again."""
+    topic, options = f"two-{uuid.uuid4().hex[:8]}", {"kafka__partition.assignment.strategy": strategy}
+    broker.create_topic(topic, 2)
+    for partition, first, last in ((0, 1, 3000), (1, 3001, 3020)):
+        broker.kcat("-P", "-t", topic, "-p", partition, data="".join(f"{each}\n" for each in texts(first, last)).encode())
+    broker.delete_records(topic, 1, 10)
+    broker.commit(topic, topic, 0, 0)
+    broker.commit(topic, topic, 1, 5)
+    with opened(broker, topic, tmp_path, group=topic, prefetch=4000, **options) as source:
+        found = source.collect(3010, most=100)
+        source.quiet()
+        assert sorted(payloads(found)) == sorted(texts(1, 3000) + texts(3011, 3020)) and in_order(found)
+        assert losses(source.log) == [(topic, "1", "5", "10", "5")]
+        source.acknowledge()
+        broker.kcat("-P", "-t", topic, "-p", 1, data=b"m3021\n")
+        assert payloads(source.collect(1)) == ["m3021"]
+        source.acknowledge()
+        source.close()
+    assert broker.committed(topic, topic, 2) == {0: 3000, 1: 21}
+
+
+def test_a_gap_that_a_transaction_leaves_is_no_loss(broker, topic, tmp_path):
+    for n in range(3):
+        broker.kcat("-P", "-t", topic, "-X", "transactional.id=gaps", data=f"m{2 * n + 1}\nm{2 * n + 2}\n".encode())
+    with opened(broker, topic, tmp_path) as source:
+        assert payloads(source.collect(6)) == texts(1, 6)
+        source.acknowledge()
+        broker.delete_records(topic, 0, 8)  # with it goes nothing that was not read
+        broker.kcat("-P", "-t", topic, "-X", "transactional.id=gaps", data=b"m7\n")
+        assert payloads(source.collect(1)) == ["m7"]
+        assert losses(source.log) == []
+
+
+def forgotten(broker, db):
+    """The group's offsets are gone, and so are the inbox's rows: their retention is over."""
+    broker.forget("stock")
+    db.execute("SELECT once.set_scope('stock', retention => '1 second')")
+    db.execute("DELETE FROM once.intent WHERE scope = 'stock'")
+    time.sleep(1.1)  # the messages' age is what counts
+
+
+@pytest.mark.parametrize("strategy", ["range,roundrobin", "cooperative-sticky"])
+def test_a_group_without_its_offset_does_not_begin_with_what_the_inbox_has_forgotten(broker, db, tmp_path, strategy):
+    """It would apply them a second time. The other partition is read."""
+    topic, options = f"old-{uuid.uuid4().hex[:8]}", {"kafka__partition.assignment.strategy": strategy}
+    broker.create_topic(topic, 2)
+    broker.kcat("-P", "-t", topic, "-p", 0, data="".join(f"{text}\n" for _, text in lines(1, 5)).encode())
+    with consuming(broker, topic, db, tmp_path, **options) as (address, log):
+        wait_until(lambda: applied(db) == 5, "the first time")
+    forgotten(broker, db)
+    with consuming(broker, topic, db, tmp_path, forgotten="refuse", **options) as (address, log):
+        wait_until(lambda: "event=refused" in log.read_text(), "the refusal")
+        broker.kcat("-P", "-t", topic, "-p", 1, data=b'{"number": 6}\n')
+        wait_until(lambda: applied(db) == 6, "the other partition")
+        wait_until(lambda: figure_of(address, "stalled") == 1, "the alarm")
+        assert ask(address, "/once/ready")[0] == 503
+        said, = re.findall(r"level=error .*event=refused .*", log.read_text())
+        assert f'topic={topic} partition=0 offset=-1 group="stock"' in said and "forgotten = apply" in said
+        assert f"event=stalled problem=\"{topic}/0 is not read:" in log.read_text()
+    assert applied(db) == 6 and broker.committed("stock", topic, 2) == {0: 0, 1: 1}
+    with consuming(broker, topic, db, tmp_path, forgotten="apply", **options) as (address, log):
+        wait_until(lambda: applied(db) == 11, "the second time, as it was told to")
+        assert figure_of(address, "stalled") == 0
+    assert f"event=begun topic={topic} partition=0 offset=0" in log.read_text()
+    forgotten(broker, db)
+    broker.commit("stock", topic, 0, 5)
+    broker.commit("stock", topic, 1, 1)
+    broker.publish(topic, lines(7, 7))
+    with consuming(broker, topic, db, tmp_path, **options) as (address, log):
+        wait_until(lambda: applied(db) == 12, "what comes after the offset that somebody has set")
+
+
+def test_a_group_whose_partitions_are_all_refused_is_away(broker, topic, db, tmp_path):
+    """The same where its offset is beyond the end: of a topic that was made anew. librdkafka would begin at its start."""
+    broker.publish(topic, lines(1, 5))
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: applied(db) == 5, "the first time")
+    forgotten(broker, db)
+    broker.commit("stock", topic, 0, 1000)
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: figure_of(address, "source_away") == 1, "the alarm")
+        assert applied(db) == 5
+    assert "event=source_away" in log.read_text() and "event=refused" in log.read_text()
+
+
+def test_a_group_without_its_offset_begins_anew_where_the_inbox_remembers_all(broker, topic, db, tmp_path):
+    broker.publish(topic, lines(1, 5))
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: applied(db) == 5, "the first time")
+    broker.forget("stock")
+    broker.publish(topic, lines(6, 6))
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: applied(db) == 6, "the new one")
+        assert figure_of(address, "duplicates") == 5
+    assert "event=refused" not in log.read_text()
+
+
+def test_a_consumer_that_never_ran_begins_with_a_topic_of_any_age(broker, topic, db, tmp_path):
+    broker.publish(topic, lines(1, 5))
+    db.execute("SELECT once.set_scope('stock', retention => '1 second')")
+    time.sleep(1.1)
+    with consuming(broker, topic, db, tmp_path) as (address, log):
+        wait_until(lambda: applied(db) == 5, "all")
+
+
+def test_a_group_that_has_begun_has_an_offset_before_anything_is_done(broker, topic, tmp_path):
+    """So that the next member, or start, goes on from there, however old the messages are."""
+    fill(broker, topic, 1, 5)
+    broker.delete_records(topic, 0, 2)
+    with opened(broker, topic, tmp_path, group="begun") as source:
+        source.collect(3)
+        wait_until(lambda: source.keep_alive() and broker.committed("begun", topic, 1) == {0: 2}, "the offset")

@@ -213,6 +213,16 @@ class Kafka(Broker):
         with Admin(self.servers, group) as admin:
             return admin.committed(topic, partitions)
 
+    def commit(self, group, topic, partition, offset):
+        """As the group's, which has no member."""
+        with Admin(self.servers, group) as admin:
+            admin.commit(topic, partition, offset)
+
+    def forget(self, group):
+        """The group, which has no member, and its offsets: as if they had expired."""
+        with Admin(self.servers) as admin:
+            admin.delete_group(group)
+
     def allow(self, user, operation, topic):
         """For a broker with an authorizer: the user may "write", "describe" or "read" the topic."""
         with Admin(self.servers) as admin:
@@ -251,6 +261,7 @@ class Admin:
                      "NewTopic_new", "event_CreateTopics_result", "CreateTopics_result_topics", "topic_result_error_string",
                      "ConfigResource_new", "event_AlterConfigs_result", "AlterConfigs_result_resources", "ConfigResource_error_string",
                      "DeleteRecords_new", "event_DeleteRecords_result", "DeleteRecords_result_offsets",
+                     "DeleteGroup_new", "event_DeleteGroups_result", "DeleteGroups_result_groups", "group_result_error",
                      "AclBinding_new", "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error"):  # fmt: skip
             getattr(lib, f"rd_kafka_{name}").restype = ctypes.c_void_p
         self.error = ctypes.create_string_buffer(512)
@@ -322,6 +333,22 @@ class Admin:
         lib.rd_kafka_topic_partition_list_destroy(asked)
         assert error == 0, f"the offsets of a group: error {error}"
         return found
+
+    def commit(self, topic, partition, offset):
+        lib = self.lib
+        offsets = ctypes.c_void_p(lib.rd_kafka_topic_partition_list_new(1))
+        lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), partition)
+        assert lib.rd_kafka_topic_partition_list_set_offset(offsets, topic.encode(), partition, ctypes.c_int64(offset)) == 0
+        error = lib.rd_kafka_commit(self.client, offsets, 0)
+        lib.rd_kafka_topic_partition_list_destroy(offsets)
+        assert error == 0, f"the offset of a group: error {error}"
+
+    def delete_group(self, group):
+        lib = self.lib
+        word = ctypes.c_void_p(lib.rd_kafka_DeleteGroup_new(group.encode()))
+        with self.asked("DeleteGroups", "DeleteGroup", word, f"the deleting of group {group}") as answer:
+            error = lib.rd_kafka_group_result_error(self.only("DeleteGroups_result_groups", answer))
+            assert error is None, self.text("error_string", ctypes.c_void_p(error))
 
     def delete_records(self, topic, partition, before):
         lib = self.lib
