@@ -173,7 +173,7 @@ void starts_ask(rd_kafka_t *client, const start_rules *rules, start *starts, int
 	problem[0] = '\0';
 	rd_kafka_resp_err_t error = rd_kafka_metadata(client, 0, NULL, &metadata, ASK_MS);
 	int32_t *leaders = memory_take((size_t)count * sizeof *leaders);
-	start **asked = memory_take((size_t)count * sizeof *asked);
+	start **asked = memory_take((size_t)count * sizeof(start *));
 	for (int i = 0; i < count; i++) {
 		starts[i].kind = START_UNASKED;
 		leaders[i] = error == RD_KAFKA_RESP_ERR_NO_ERROR ? leader_of(metadata, &starts[i]) : LEADERLESS;
