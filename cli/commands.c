@@ -189,8 +189,9 @@ ABOUT(
     top_about,
     "Prints what the contract does at this moment: how many attempts in the database were new, replayed, refused "
     "because another is running, failed, or a mismatch, since the counters began; for each scope how many intents run, "
-    "are stale and in doubt; the attempts that run longest (LEASE below zero: stale); what relays have still to "
-    "deliver; the largest partitions; when the keeper last succeeded. Reads only.",
+    "are stale and in doubt; the attempts that run longest (LEASE below zero: stale).",
+    "It also prints what relays have still to deliver, the largest partitions, and when the keeper last succeeded. It "
+    "reads only.",
     "  pgonce top", "  watch pgonce top", "  pgonce top --json");
 USES(top_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
