@@ -25,6 +25,7 @@ PROBLEMS_FILE = json.loads((SPEC / "problems.json").read_text())
 PROBLEMS = PROBLEMS_FILE["problems"]
 ERRORS = json.loads((SPEC / "errors.json").read_text())["errors"]
 STATUSES = json.loads((SPEC / "statuses.json").read_text())
+RETRIES = json.loads((SPEC / "retries.json").read_text())["milliseconds"]
 REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
 
 
@@ -172,6 +173,29 @@ def reasons(suffix, width):
     return lines
 
 
+def retries(suffix, width):
+    lines = []
+    longest = max(len(row.get("go", name.replace("_", ""))) for name, row in RETRIES.items())
+    for name, row in RETRIES.items():
+        value, about = row["value"], row["about"]
+        if suffix == ".c":
+            lines += [f"/* {about} */", f"{name.upper()}_MS = {value},"]
+        elif suffix == ".js":
+            lines.append(f"const {name.upper()}_MS = {value}; // {about}")
+        elif suffix == ".py":
+            lines.append(f"{name.upper()}_S = {value / 1000}  # {about}")
+        elif suffix == ".go":
+            first, *others = name.split("_")
+            name = row.get("go") or first + "".join(map(str.title, others))
+            lines.append((f"{name:{longest}} = {value} * time.Millisecond", about))
+        else:
+            lines += [f"/** {about[0].upper()}{about[1:]}. */", f"static final long {name.upper()}_MS = {value};"]
+    if suffix == ".go":  # gofmt puts "=" and comments below each other
+        width = max(len(line) for line, _ in lines)
+        return [f"{line:{width}} // {about}" for line, about in lines]
+    return lines
+
+
 def numbers(suffix, fact, width):
     listed = textwrap.wrap(", ".join(map(str, fact["statuses"])), width)
     if suffix not in (".java", ".md"):
@@ -200,11 +224,12 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-cases": problem_cases, "errors": errors, "reasons": reasons,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-cases": problem_cases, "errors": errors, "reasons": reasons, "retries": retries,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
     "lib/src/error.c": ["errors"],
+    "lib/src/execute.c": ["retries"],
     "lib/http/http.h": ["problem-names"],
     "lib/http/reasons.h": ["reasons"],
     "lib/http/problem.c": ["problems"],
@@ -212,19 +237,23 @@ SOURCES = {
     "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/errors.js": ["errors"],
     "clients/node/lib/reasons.js": ["reasons"],
+    "clients/node/lib/transaction.js": ["retries"],
     "clients/node/lib/guard.js": ["statuses-rolled-back"],
     "clients/node/lib/lease.js": ["statuses-asking", "statuses-asking-always"],
     "clients/node/lib/headers.js": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/problem.js": ["problems"],
     "clients/python/src/pgonce/errors.py": ["errors"],
+    "clients/python/src/pgonce/_core.py": ["retries"],
     "clients/python/src/pgonce/_reasons.py": ["reasons"],
     "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/go/errors.go": ["errors"],
+    "clients/go/client.go": ["retries"],
     "clients/go/reasons.go": ["reasons"],
     "clients/go/middleware.go": ["statuses-rolled-back", "statuses-asking-always", "statuses-asking"],
     "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
     "clients/go/problem.go": ["problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/OnceException.java": ["errors"],
+    "clients/java/pgonce/src/main/java/io/pgonce/Retries.java": ["retries"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Ending.java": ["statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems"],

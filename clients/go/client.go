@@ -24,8 +24,14 @@ func New[T any](door Door[T], defaults ...Option) *Client[T] {
 }
 
 const (
-	backoffFirst   = 5 * time.Millisecond
-	backoffMax     = time.Second
+	// spec: retries
+	backoffFirst    = 5 * time.Millisecond     // how long the first pause is at most
+	backoffMax      = 1000 * time.Millisecond  // and any pause
+	deadlineDefault = 30000 * time.Millisecond // when a call gives up, unless it says otherwise
+	// end of spec
+)
+
+const (
 	rollbackWithin = 5 * time.Second
 
 	savepoint      = "SAVEPOINT once_effect"

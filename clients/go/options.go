@@ -98,14 +98,12 @@ func (nobody) Begin(ctx context.Context, _, _ string) (context.Context, func(Obs
 }
 func (nobody) Traceparent(context.Context) string { return "" }
 
-const withinDefault = 30 * time.Second
-
 func (o options) with(more []Option) options {
 	for _, each := range more {
 		each(&o)
 	}
 	if o.within <= 0 {
-		o.within = withinDefault
+		o.within = deadlineDefault
 	}
 	if o.observer == nil {
 		o.observer = nobody{}

@@ -13,9 +13,14 @@
 #include "internal.h"
 
 enum {
-	DEADLINE_MS_DEFAULT = 30000,
-	BACKOFF_MS_DEFAULT = 5,
-	BACKOFF_MS_MAX_DEFAULT = 1000,
+	/* spec: retries */
+	/* how long the first pause is at most */
+	BACKOFF_FIRST_MS = 5,
+	/* and any pause */
+	BACKOFF_MAX_MS = 1000,
+	/* when a call gives up, unless it says otherwise */
+	DEADLINE_MS = 30000,
+	/* end of spec */
 	STEPS_BESIDE_STATEMENTS = 3 /* BEGIN, finish_new, COMMIT */
 };
 
@@ -281,9 +286,9 @@ static int64_t backoff(once_session *session, const once_options *options, int t
 static once_options options_with_defaults(const once_options *given)
 {
 	once_options options = given == NULL ? (once_options){0} : *given;
-	options.deadline_ms = options.deadline_ms == 0 ? DEADLINE_MS_DEFAULT : options.deadline_ms;
-	options.backoff_ms = options.backoff_ms == 0 ? BACKOFF_MS_DEFAULT : options.backoff_ms;
-	options.backoff_max_ms = options.backoff_max_ms == 0 ? BACKOFF_MS_MAX_DEFAULT : options.backoff_max_ms;
+	options.deadline_ms = options.deadline_ms == 0 ? DEADLINE_MS : options.deadline_ms;
+	options.backoff_ms = options.backoff_ms == 0 ? BACKOFF_FIRST_MS : options.backoff_ms;
+	options.backoff_max_ms = options.backoff_max_ms == 0 ? BACKOFF_MAX_MS : options.backoff_max_ms;
 	return options;
 }
 

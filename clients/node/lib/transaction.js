@@ -10,9 +10,11 @@ const {lent} = require('./lent');
 const reasons = require('./reasons');
 const {Session} = require('./session');
 
-const BACKOFF_MS = 5;
-const BACKOFF_MAX_MS = 1000;
-const DEADLINE_MS = 30000;
+// spec: retries
+const BACKOFF_FIRST_MS = 5; // how long the first pause is at most
+const BACKOFF_MAX_MS = 1000; // and any pause
+const DEADLINE_MS = 30000; // when a call gives up, unless it says otherwise
+// end of spec
 const KEPT_ALWAYS = 8192; // bytes of a body, and characters of headers, that every scope keeps: below it, P4060 cannot come
 
 /** An effect's transaction that has begun: start said proceed. */
@@ -164,7 +166,7 @@ function pause(ms, signal) {
 }
 
 /** Exponential, capped, full jitter. */
-const backoff = (tries) => Math.random() * Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** tries);
+const backoff = (tries) => Math.random() * Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS * 2 ** tries);
 
 /**
  * attempt(settled) until it returns, or throws what another attempt cannot change. It returns {verdict} for what start has said instead of proceed, and calls

@@ -23,8 +23,11 @@ from ._fingerprint import fingerprint, hashed_of, remember, salt_of
 from ._io import Steps
 from .answer import Answer, Outcome, fingerprint_of, name_of, outcome_of, stored
 
-BACKOFF_S, BACKOFF_MAX_S = 0.005, 1.0
-DEADLINE_S = 30.0
+# spec: retries
+BACKOFF_FIRST_S = 0.005  # how long the first pause is at most
+BACKOFF_MAX_S = 1.0  # and any pause
+DEADLINE_S = 30.0  # when a call gives up, unless it says otherwise
+# end of spec
 # What the contract takes for any scope, of a body and of headers: up to it P4060 cannot come.
 NEVER_TOO_LARGE = 8192
 MOMENT_S = 0.001
@@ -70,7 +73,7 @@ class Options:
 
 def pause_s(tries: int) -> float:
     """Exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter")."""
-    return random.uniform(0, min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(tries, 30)))
+    return random.uniform(0, min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(tries, 30)))
 
 
 class Attempt:

@@ -23,7 +23,7 @@ import javax.sql.DataSource;
  * }</pre>
  */
 public final class Once {
-    private static final Duration DEADLINE = Duration.ofSeconds(30);
+    private static final Duration DEADLINE = Duration.ofMillis(Retries.DEADLINE_MS);
     private static final int ALL = -1;
     private static final int CAUSES_MAX = 8;
     private static final int REASON_MAX = 1000;

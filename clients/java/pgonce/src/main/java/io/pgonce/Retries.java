@@ -9,8 +9,14 @@ import java.util.concurrent.ThreadLocalRandom;
 
 /** What an error means for a retry, and how long to pause before it. Decides by SQLSTATE alone. */
 final class Retries {
-    private static final long FIRST_MS = 5;
-    private static final long MAX_MS = 1000;
+    // spec: retries
+    /** How long the first pause is at most. */
+    static final long BACKOFF_FIRST_MS = 5;
+    /** And any pause. */
+    static final long BACKOFF_MAX_MS = 1000;
+    /** When a call gives up, unless it says otherwise. */
+    static final long DEADLINE_MS = 30000;
+    // end of spec
     private static final int CAUSES_MAX = 64;
 
     private final long deadlineNs;
@@ -39,7 +45,7 @@ final class Retries {
 
     /** Exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter"). */
     private long nextMs() {
-        long ceiling = Math.min(MAX_MS, FIRST_MS << Math.min(tries++, 20));
+        long ceiling = Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << Math.min(tries++, 20));
         return ThreadLocalRandom.current().nextLong(ceiling + 1);
     }
 
