@@ -138,28 +138,44 @@ class Once {
       // Of an attempt that fell silent nobody knows whether it did it: in doubt, not a takeover.
       const held = await this.claim(intent.scope, intent.key, intent.request, {takeover: false, ...options, tenant: intent.tenant});
       if (held.replayed) return held.body === null ? undefined : JSON.parse(held.body);
-      let text;
+      let result;
       try {
         const {scope: ofScope, key: ofKey, tenant: ofTenant} = intent;
         const within = {signal: held.signal, fence: held.fence, traceparent: held.traceparent, scope: ofScope, key: ofKey, tenant: ofTenant};
-        text = JSON.stringify(await working.run(intent, () => fn(...args, within)));
+        result = await working.run(intent, () => fn(...args, within));
       } catch (error) {
         throw await this.#ended(held, error);
       }
-      await held.complete(text === undefined ? {} : {body: text, headers: {'Content-Type': 'application/json'}});
-      return text === undefined ? undefined : JSON.parse(text);
+      return this.#completed(held, result);
     };
   }
 
+  /** Of work that is done. An answer that is no JSON, or is too large, nobody will ever get: then that is the reason that is stored. */
+  async #completed(held, result) {
+    let text;
+    try {
+      text = JSON.stringify(result);
+    } catch (error) {
+      throw await this.#ended(held, error, reasons.NOT_KEPT.code);
+    }
+    try {
+      await held.complete(text === undefined ? {} : {body: text, headers: {'Content-Type': 'application/json'}});
+    } catch (error) {
+      const known = errors.ofDriver(error);
+      throw known.code === 'too_large' ? await this.#ended(held, known, reasons.NOT_KEPT.code) : error;
+    }
+    return text === undefined ? undefined : JSON.parse(text);
+  }
+
   /** The work of a claim threw: stored as it says, with why. What is to be thrown, which is what the next call will get. */
-  async #ended(held, error) {
+  async #ended(held, error, reason) {
     if (error instanceof Failed) {
       const {code, message} = error;
       const answer = contract.checkAnswer(error.answer);
       await held.fail(false, {code, message, answer});
       return errors.final(stored(answer, error), {replayed: false, cause: error});
     }
-    const {code, message} = errors.reasonOf(error);
+    const {code, message} = {...errors.reasonOf(error), ...(reason && {code: reason})};
     try {
       await held.fail(...(error instanceof NotDone ? [true, {code: reasons.NOT_DONE.code, message}] : [null, {code, message}]));
     } catch (unreported) {

@@ -93,6 +93,11 @@ class Calls {
       release: async () => ({is: await of.release()}),
       receive: async () => ({verdict: await this.once.consume(step.consumer, step.message, requestOf(this.one, step), (tx) => this.effect(step.effect, tx), {tenant})}),
       sql: () => this.pool.query(step.sql),
+      effect: async () => {
+        const result = bytesOf(step.result).toString();
+        const value = await this.once.effect({scope, key, tenant, request: requestOf(this.one, step)}, async () => result)();
+        return {body: JSON.stringify(value)};
+      },
       hold: async () => {
         const client = await this.pool.connect();
         await client.query('BEGIN');

@@ -500,6 +500,7 @@ test('once.effect: what failed for good stays failed; what is not known is in do
   const unstorable = once.effect({scope: 'charges', key: `${key}/unstorable`}, () => 7n);
   await assert.rejects(unstorable(), (error) => error instanceof InDoubt && error.cause instanceof TypeError);
   await assert.rejects(unstorable(), InDoubt);
+  assert.equal((await told('unstorable')).error_code, 'answer_not_stored');
   const busy = throwing('busy', new NotDone('busy'));
   await assert.rejects(busy(), NotDone);
   await assert.rejects(busy(), NotDone);

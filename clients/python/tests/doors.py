@@ -54,6 +54,9 @@ class Door:
     def claim(self, *arguments, **options):
         return Held(pgonce.claim(self.pool, *arguments, **options))
 
+    def effect(self, scope, key, request, tenant, result):
+        return pgonce.Once(self.pool).effect(scope=scope, key=lambda: key, tenant=tenant, request=lambda: request)(lambda: result)()
+
     def within(self, name, tx, *arguments, **options):
         return getattr(pgonce, name)(tx, *arguments, **options)
 
@@ -96,6 +99,12 @@ class AsyncDoor(Door):
 
     def claim(self, *arguments, **options):
         return Held(pgonce.aio.claim(self.pool, *arguments, **options), self.loop.wait)
+
+    def effect(self, scope, key, request, tenant, result):
+        async def work():
+            return result
+
+        return self.loop.wait(pgonce.aio.Once(self.pool).effect(scope=scope, key=lambda: key, tenant=tenant, request=lambda: request)(work)())
 
     def within(self, name, tx, *arguments, **options):
         return getattr(pgonce.aio, name)(tx, *arguments, **options)

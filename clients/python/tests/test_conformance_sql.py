@@ -144,6 +144,8 @@ class Runner:
             return {"is": held.release() if kind == "release" else held.renew()}
         if kind == "receive":
             return {"verdict": self.receive(step, tenant)}
+        if kind == "effect":
+            return {"bytes": json.dumps(self.door.effect(scope, key, request_of(step, self.case), tenant, bytes_of(step["result"]).decode()))}
         if kind == "sql":
             return {"rows": [list(row) for row in self.db.rows(step["sql"])]}
         if kind == "hold":

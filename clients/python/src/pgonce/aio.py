@@ -297,7 +297,10 @@ class Once:
                         raise errors.InDoubt() from raised
                     finally:
                         _current.reset(token)
-                    await held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
+                    try:
+                        await held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
+                    except errors.TooLarge as raised:  # it is done, and nobody will ever get its answer
+                        raise errors.InDoubt() from raised
                     return result
 
             return once  # type: ignore[return-value]

@@ -63,6 +63,7 @@ def code_of(raised: BaseException) -> str:
         (errors.TimedOut, _reasons.NO_ANSWER),
         (errors.AnswerNotWhole, _reasons.NO_ANSWER),
         (errors.AnswerNotStored, _reasons.NOT_KEPT),
+        (errors.TooLarge, _reasons.NOT_KEPT),
     ):
         if isinstance(raised, kind):
             return code
@@ -507,7 +508,10 @@ class Once:
                         raise errors.InDoubt() from raised
                     finally:
                         _current.reset(token)
-                    held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
+                    try:
+                        held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
+                    except errors.TooLarge as raised:  # it is done, and nobody will ever get its answer
+                        raise errors.InDoubt() from raised
                     return result
 
             return once  # type: ignore[return-value]

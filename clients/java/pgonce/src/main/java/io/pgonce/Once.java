@@ -319,7 +319,8 @@ public final class Once {
                 return unknown;
             }
             String kind = failure.getClass().getSimpleName();
-            claim.doubt(kind.isEmpty() ? failure.getClass().getName() : kind, reason(failure));
+            boolean unkept = failure instanceof NotKept || failure instanceof OnceException known && "too_large".equals(known.code());
+            claim.doubt(unkept ? StoredReason.NOT_KEPT.code() : kind.isEmpty() ? failure.getClass().getName() : kind, reason(failure));
             return OnceException.Reason.IN_DOUBT.exception(failure);
         } catch (OnceException unreported) {
             unreported.addSuppressed(failure);
@@ -369,6 +370,20 @@ public final class Once {
             super("the service answered " + status, null);
             this.reason = StoredReason.AGAIN;
             this.status = status;
+        }
+    }
+
+    /** What work throws that is done, and whose answer cannot be stored, since it is no JSON for example: in doubt, and {@code answer_not_stored} says why. */
+    public static class NotKept extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        /**
+         * The work is done.
+         *
+         * @param cause why its answer cannot be stored
+         */
+        public NotKept(Throwable cause) {
+            super(cause.getMessage(), cause);
         }
     }
 

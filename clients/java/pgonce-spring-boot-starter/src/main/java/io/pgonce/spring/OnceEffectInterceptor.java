@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce.spring;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import io.pgonce.Answer;
 import io.pgonce.Once;
@@ -45,12 +46,18 @@ final class OnceEffectInterceptor implements MethodInterceptor {
         String key = value(wanted.key(), "key", method, context);
         String tenant = value(wanted.tenant(), "tenant", method, context);
         Answer answer = once.get().tenant(tenant).effect(wanted.scope(), key, Request.json(json.writeValueAsString(invocation.getArguments())), () -> {
+            Object result;
             try {
-                return Answer.empty().text(json.writeValueAsString(invocation.proceed()));
+                result = invocation.proceed();
             } catch (Exception | Error failure) {
                 throw failure;
             } catch (Throwable failure) {
                 throw new IllegalStateException(failure);
+            }
+            try {
+                return Answer.empty().text(json.writeValueAsString(result));
+            } catch (JsonProcessingException failure) {
+                throw new Once.NotKept(failure);
             }
         });
         return method.getReturnType() == void.class ? null

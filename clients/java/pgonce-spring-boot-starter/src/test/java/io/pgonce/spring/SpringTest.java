@@ -120,6 +120,11 @@ class SpringTest {
             }
             return "charged " + amount;
         }
+
+        @OnceEffect(scope = "charges", key = "#id")
+        public Object chargeWithoutJson(String id) {
+            return new Object();
+        }
     }
 
     @RestController
@@ -330,6 +335,9 @@ class SpringTest {
             String bad = UUID.randomUUID().toString();
             assertInstanceOf(IllegalArgumentException.class, assertThrows(InDoubtException.class, () -> payments.charge(bad, -1)).getCause());
             assertThrows(InDoubtException.class, () -> payments.charge(bad, -1));
+            String unkept = "unkept-" + UUID.randomUUID();
+            assertThrows(InDoubtException.class, () -> payments.chargeWithoutJson(unkept));
+            assertEquals(List.of(List.of("in_doubt", "answer_not_stored")), server.rows("SELECT state::text, error_code FROM once.intent WHERE key = '" + unkept + "'"));
         }
     }
 

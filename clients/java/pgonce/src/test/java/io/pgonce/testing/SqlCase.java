@@ -164,6 +164,8 @@ public final class SqlCase implements AutoCloseable {
                     }
                     return answer(effect.path("answer"));
                 });
+            case "effect":
+                return tenant.effect(scope, key, request(step), () -> Answer.empty().json(Child.JSON.writeValueAsString(new String(Cases.bytes(step.get("result")), StandardCharsets.UTF_8))));
             case "claim": {
                 Claim.Options options = new Claim.Options(step.has("lease_ms") ? Duration.ofMillis(step.get("lease_ms").asLong()) : null,
                     step.has("retention_ms") ? Duration.ofMillis(step.get("retention_ms").asLong()) : null, "conformance",
