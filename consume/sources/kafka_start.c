@@ -13,10 +13,13 @@
 #include "runtime.h"
 
 enum {
+	/* Any broker, for who leads what. If that one hangs, each partition is asked about alone. */
+	WHO_MS = 2000,
 	/* One broker, where each of a few questions stands behind a fetch that waits for messages. */
 	ASK_MS = 5000,
 	ALL_MS = 5000, /* after which no other broker is asked */
-	LEADERLESS = -1
+	LEADERLESS = -1,
+	ALONE = -2 /* and below: of one whose leader is not known */
 };
 
 int64_t starts_reset(const char *value)
@@ -154,13 +157,6 @@ static int32_t leader_of(const struct rd_kafka_metadata *metadata, const start *
 	return LEADERLESS;
 }
 
-static void tell_leaderless(start *start, const char *why, char problem[BROKER_PROBLEM_BYTES])
-{
-	start->kind = START_UNKNOWN;
-	snprintf(problem, BROKER_PROBLEM_BYTES, "cannot ask where %.120s/%" PRId32 " begins: %s", start->topic,
-	         start->partition, why);
-}
-
 /*
  * A partition without a leader would hold up the others of one question, and a broker that hangs
  * those of all others.
@@ -171,16 +167,16 @@ void starts_ask(rd_kafka_t *client, const start_rules *rules, start *starts, int
 	const struct rd_kafka_metadata *metadata = NULL;
 
 	problem[0] = '\0';
-	rd_kafka_resp_err_t error = rd_kafka_metadata(client, 0, NULL, &metadata, ASK_MS);
+	rd_kafka_resp_err_t error = rd_kafka_metadata(client, 0, NULL, &metadata, WHO_MS);
 	int32_t *leaders = memory_take((size_t)count * sizeof *leaders);
 	start **asked = memory_take((size_t)count * sizeof(start *));
 	for (int i = 0; i < count; i++) {
 		starts[i].kind = START_UNASKED;
-		leaders[i] = error == RD_KAFKA_RESP_ERR_NO_ERROR ? leader_of(metadata, &starts[i]) : LEADERLESS;
+		leaders[i] = error == RD_KAFKA_RESP_ERR_NO_ERROR ? leader_of(metadata, &starts[i]) : ALONE - i;
 		if (leaders[i] == LEADERLESS) {
-			tell_leaderless(&starts[i],
-			                error != RD_KAFKA_RESP_ERR_NO_ERROR ? rd_kafka_err2str(error) : "it has no leader",
-			                problem);
+			starts[i].kind = START_UNKNOWN;
+			snprintf(problem, BROKER_PROBLEM_BYTES, "cannot ask where %.120s/%" PRId32 " begins: it has no leader",
+			         starts[i].topic, starts[i].partition);
 		}
 	}
 	int64_t until_ms = runtime_now_ms() + ALL_MS;

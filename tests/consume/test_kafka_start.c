@@ -144,6 +144,7 @@ static void a_broker_that_hangs_holds_up_no_other_for_long(void **state)
 	assert_true(runtime_now_ms() - began_ms < PATIENCE_MS / 2);
 	assert_int_equal(starts[0].kind, START_UNKNOWN);
 	assert_int_equal(starts[1].kind, START_UNASKED);
+	/* Who leads what is asked of any broker, perhaps of the one that hangs. */
 	starts_ask(world->client, &(start_rules){.reset = RD_KAFKA_OFFSET_BEGINNING}, &starts[1], 2, problem);
 	assert_int_equal(starts[1].kind, START_ANEW);
 	assert_int_equal(starts[2].kind, START_ANEW);
