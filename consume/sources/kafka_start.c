@@ -14,10 +14,10 @@
 
 enum {
 	/* Any broker, for who leads what. If that one hangs, each partition is asked about alone. */
-	WHO_MS = 2000,
+	WHO_MS = 1000,
 	/* One broker, where each of a few questions stands behind a fetch that waits for messages. */
-	ASK_MS = 5000,
-	ALL_MS = 5000, /* after which no other broker is asked */
+	ASK_MS = 3000,
+	ALL_MS = 3000, /* after which no other broker is asked */
 	LEADERLESS = -1,
 	ALONE = -2 /* and below: of one whose leader is not known */
 };

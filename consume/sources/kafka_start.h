@@ -37,7 +37,7 @@ typedef struct start {
 } start;
 
 /*
- * Sets kind and at of each. Asks the brokers, each about its own. If they hang, it takes 12 seconds
+ * Sets kind and at of each. Asks the brokers, each about its own. If they hang, it takes 7 seconds
  * at most. problem: why one is START_UNKNOWN; "" none is.
  */
 void starts_ask(rd_kafka_t *client, const start_rules *rules, start *starts, int count,
