@@ -97,7 +97,7 @@ static bool open_source(consumer *consumer)
 	return true;
 }
 
-/* A consumer that runs for the first time, and not for long, has all of it remembered. */
+/* A consumer that runs for the first time has forgotten nothing until it has run for that long. */
 static void remind(consumer *consumer)
 {
 	bool forgets = consumer->has_run || runtime_now_ms() - consumer->opened_ms >= consumer->remembered_ms;

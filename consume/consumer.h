@@ -51,7 +51,7 @@ struct consumer {
 	bool waits_said;       /* that another process has the turn */
 	int64_t remembered_ms; /* so long the inbox remembers what it has applied */
 	bool has_run;          /* before */
-	int64_t opened_ms;     /* the source, once */
+	int64_t opened_ms;     /* when the source was */
 	int64_t reported_ms;   /* positions, to once.consumer_report */
 	int report_failures;
 	/* What leads to the end of the consumer. */

@@ -14,7 +14,7 @@ BEGIN
           OR (EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = present.oid)
               AND NOT EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = present.oid AND p.proname = 'keep_step')) THEN
         RAISE EXCEPTION USING ERRCODE = '3F000', MESSAGE = 'pgonce: there is a schema "once_job" that is not pgonce''s',
-            HINT = 'Rename that schema, or install into another database.';
+            HINT = 'Rename that schema (or drop it, if an earlier pgonce has left it), or install into another database.';
     END IF;
     COMMENT ON SCHEMA once_job IS 'pgonce: what only its relays, consumers and keepers call';
 END $$;

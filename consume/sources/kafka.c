@@ -387,7 +387,7 @@ static void begin_anew(source *source, const start *start)
 	runtime_log(source->speaker, start->place < 0 ? RUNTIME_INFO : RUNTIME_WARNING, "begun",
 	            "topic=%s partition=%" PRId32 " offset=%" PRId64 " group=%s hint=\"the group's offset %s\"",
 	            start->topic, start->partition, start->at, runtime_quote(group_of(source), group),
-	            start->place < 0 ? "was missing" : "was not in the log: it is another one than before");
+	            start->place < 0 ? "was missing" : "was not in the log: the topic was made anew, or its log was cut");
 }
 
 /*
