@@ -155,7 +155,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 	}
 	began := time.Now()
 	deadline := began.Add(o.within)
-	inDoubt, haunted := false, false
+	inDoubt, lostBefore := false, false
 	trusted, spent := true, false
 	for ; ; tries++ {
 		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, trusted: trusted, effect: effect, spent: spent}
@@ -168,7 +168,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 			return Answer{}, try.lostCommit(ctx, err)
 		}
 		inDoubt = inDoubt || try.unknown
-		haunted = haunted || try.lost
+		lostBefore = lostBefore || try.lost
 		spent = spent || (try.proceeded && o.single)
 		if err == nil {
 			return answer, nil
@@ -180,7 +180,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 		var again retry
 		active := errors.Is(err, ErrActive)
 		switch {
-		case active && (inDoubt || haunted || time.Since(began) < o.wait):
+		case active && (inDoubt || lostBefore || time.Since(began) < o.wait):
 			// A lost connection's backend may live on: "active" may mean ourselves.
 		case inDoubt && (isVerdict(err) || try.undone):
 			return Answer{}, err // the contract has looked: the lost COMMIT did not happen
@@ -199,7 +199,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 		}
 		pause := backoff(tries)
 		limit := deadline
-		if active && !inDoubt && !haunted {
+		if active && !inDoubt && !lostBefore {
 			limit = began.Add(o.wait)
 			pause = min(pause, time.Until(limit))
 		}

@@ -86,17 +86,17 @@ void queue_remove(once_operation *operation)
 void operation_rest(once_operation *operation, int64_t pause_ms)
 {
 	once_batcher *batcher = operation->batcher;
-	operation->place = PLACE_REST;
-	operation->rest_until_ms = batcher_now(batcher) + pause_ms;
-	link_before(&batcher->resting, &operation->place_link);
+	operation->place = PLACE_PAUSE;
+	operation->pause_until_ms = batcher_now(batcher) + pause_ms;
+	link_before(&batcher->pausing, &operation->place_link);
 }
 
 static void wake_rested(once_batcher *batcher, int64_t now)
 {
-	for (link *at = batcher->resting.next, *next; at != &batcher->resting; at = next) {
+	for (link *at = batcher->pausing.next, *next; at != &batcher->pausing; at = next) {
 		once_operation *operation = OPERATION_AT(at, place_link);
 		next = at->next;
-		if (operation->rest_until_ms <= now) {
+		if (operation->pause_until_ms <= now) {
 			link_remove(at);
 			queue_prepend(operation);
 		}
@@ -239,7 +239,7 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 	made->nonce = random_seed(&made->nonce) ^ (uint64_t)now_us();
 	made->armed_ms = ONCE_NEVER;
 	made->armed_idle = true;
-	list_start(&made->resting);
+	list_start(&made->pausing);
 	list_start(&made->live);
 	list_start(&made->background);
 	made->conninfo = strdup(text_or_empty(conninfo));
@@ -379,8 +379,8 @@ static int64_t next_due(const once_batcher *batcher)
 	if (!list_empty(&batcher->background)) {
 		due = sooner(due, OPERATION_AT(batcher->background.next, age_link)->due_ms);
 	}
-	for (const link *at = batcher->resting.next; at != &batcher->resting; at = at->next) {
-		due = sooner(due, OPERATION_AT(at, place_link)->rest_until_ms);
+	for (const link *at = batcher->pausing.next; at != &batcher->pausing; at = at->next) {
+		due = sooner(due, OPERATION_AT(at, place_link)->pause_until_ms);
 	}
 	return due;
 }

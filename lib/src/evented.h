@@ -96,17 +96,17 @@ typedef enum queue {
 
 typedef enum place {
 	PLACE_QUEUE,
-	PLACE_REST,   /* waits for rest_until_ms, then goes back to the head of its queue */
+	PLACE_PAUSE,  /* waits for pause_until_ms, then goes back to the head of its queue */
 	PLACE_FLIGHT, /* sent; the batch has it, and it must not be freed */
 	PLACE_END     /* its callback is running */
 } place;
 
 /* With whom an operation may share a transaction. Raised after failures, never lowered. */
-typedef enum company {
-	COMPANY_ALL,   /* the batch's one transaction */
-	COMPANY_GROUP, /* a transaction of its group's own */
-	COMPANY_NONE   /* a statement and a transaction of its own */
-} company;
+typedef enum sharing {
+	SHARES_BATCH,  /* the batch's one transaction */
+	SHARES_GROUP,  /* a transaction of its group's own */
+	SHARES_NOTHING /* a statement and a transaction of its own */
+} sharing;
 
 struct once_operation {
 	link place_link;
@@ -118,18 +118,18 @@ struct once_operation {
 	void *argument;
 	kind kind;
 	place place;
-	company company;
+	sharing sharing;
 	bool background;
-	bool asks;    /* a claim that was lost: peek, whether it is ours */
+	bool peeks;   /* a claim that was lost: peek, whether it is ours */
 	bool patient; /* waits for a row for as long as it takes */
 	unsigned char attempts;
-	unsigned char rests;
+	unsigned char pauses;
 	unsigned char lost_count;
 	uint64_t serial;         /* the order of submission */
 	uint64_t lost[LOST_MAX]; /* the tokens of the statements that it was lost in */
 	int64_t submitted_ms;
 	int64_t due_ms;
-	int64_t rest_until_ms;
+	int64_t pause_until_ms;
 	size_t bytes;
 	uint64_t tenant_hash;
 	once_intent intent;
@@ -153,7 +153,7 @@ typedef struct group {
 	once_operation *first; /* chained by place_link.next until they are laid out */
 	once_operation *last;
 	kind kind;
-	company company;
+	sharing sharing;
 	size_t start; /* in the batch's operations */
 	size_t count;
 	once_code unsent; /* not ONCE_OK: it was not sent, and why */
@@ -243,7 +243,7 @@ struct once_batcher {
 	link queues[QUEUES];
 	size_t queued[QUEUES];
 	size_t queued_bytes[QUEUES];
-	link resting;
+	link pausing;
 	link live;
 	link background;
 	wire wires[WIRES];

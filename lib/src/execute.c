@@ -387,7 +387,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	/* An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
 	bool in_doubt = false;
 	/* A connection of ours was lost: its backend may live on, and "active" may mean ourselves. */
-	bool haunted = false;
+	bool lost_before = false;
 	once_code code;
 	for (int tries = 0;; tries++) {
 		run->commit_unanswered = false;
@@ -399,7 +399,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		}
 		bool lost = PQstatus(run->session->connection) != CONNECTION_OK;
 		in_doubt = in_doubt || run->commit_unanswered;
-		haunted = haunted || lost;
+		lost_before = lost_before || lost;
 		if (lost) {
 			code = recover_connection(run, in_doubt, deadline, &options, failure);
 			if (code != ONCE_OK) {
@@ -417,7 +417,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		 * "Active" may still be the lost backend in its COMMIT, and an error is no answer: only a
 		 * verdict is.
 		 */
-		bool waits = code == ONCE_ACTIVE && (in_doubt || haunted || now_ms() - start < options.wait_ms);
+		bool waits = code == ONCE_ACTIVE && (in_doubt || lost_before || now_ms() - start < options.wait_ms);
 		in_doubt = in_doubt && !is_verdict(code);
 		if (!waits && code != ONCE_SERIALIZATION && !run->again) {
 			code = in_doubt ? still_unknown(failure) : code;

@@ -198,7 +198,7 @@ static void leave_place(once_operation *operation)
 {
 	if (operation->place == PLACE_QUEUE) {
 		queue_remove(operation);
-	} else if (operation->place == PLACE_REST) {
+	} else if (operation->place == PLACE_PAUSE) {
 		link_remove(&operation->place_link);
 	}
 	operation->place = PLACE_END;
@@ -234,7 +234,7 @@ void operation_move_to_background(once_operation *operation)
 	operation->done = NULL;
 	operation->background = true;
 	/* A claim for nobody is not made; but one that may have been granted is found out about. */
-	operation->asks = operation->kind == KIND_CLAIM;
+	operation->peeks = operation->kind == KIND_CLAIM;
 	operation->due_ms = batcher_now(batcher) + BACKGROUND_TIMEOUTS * batcher->options.operation_timeout_ms;
 	link_remove(&operation->age_link);
 	link_before(&batcher->background, &operation->age_link);
@@ -313,7 +313,7 @@ void once_operation_forget(once_operation *operation)
 			return;
 		}
 		assert(operation->kind == KIND_CLAIM); /* nothing else is counted as lost */
-		operation->asks = true;
+		operation->peeks = true;
 	}
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * pack.c: makes a batch: takes operations from a queue, joins those that can share a statement into
- * groups, and lays the groups out in units, which are transactions. All that is fit for company
- * goes into one unit, so that a batch is one commit; what has failed in company before stands
+ * groups, and lays the groups out in units, which are transactions. All that may share one go into
+ * one unit, so that a batch is one commit; an operation that has failed in a shared one stands
  * alone. Called by wire.c and batcher.c; settle.c reads the layout.
  */
 #include <assert.h>
@@ -52,16 +52,16 @@ void batch_close(batch *batch)
 
 kind sends_as(const once_operation *operation)
 {
-	return operation->asks ? KIND_PEEK : operation->kind;
+	return operation->peeks ? KIND_PEEK : operation->kind;
 }
 
 /* Salts are asked for apart, and counts: a tenant that is refused then spoils nobody's claims. */
-static company company_of(const once_operation *operation)
+static sharing sharing_of(const once_operation *operation)
 {
 	if (operation->kind == KIND_COUNT) {
-		return COMPANY_NONE;
+		return SHARES_NOTHING;
 	}
-	return operation->kind == KIND_SALT && operation->company == COMPANY_ALL ? COMPANY_GROUP : operation->company;
+	return operation->kind == KIND_SALT && operation->sharing == SHARES_BATCH ? SHARES_GROUP : operation->sharing;
 }
 
 static bool same_text(const char *left, const char *right)
@@ -72,7 +72,7 @@ static bool same_text(const char *left, const char *right)
 static bool can_share(const once_operation *a, const once_operation *b)
 {
 	kind kind = sends_as(a);
-	if (kind != sends_as(b) || company_of(a) != company_of(b) || !same_text(a->intent.tenant, b->intent.tenant)) {
+	if (kind != sends_as(b) || sharing_of(a) != sharing_of(b) || !same_text(a->intent.tenant, b->intent.tenant)) {
 		return false;
 	}
 	if (kind == KIND_CLAIM) {
@@ -88,7 +88,7 @@ static group *group_of(batch *batch, const once_operation *operation)
 	size_t at = (size_t)(operation->tenant_hash + (uint64_t)sends_as(operation) * 31 + (uint64_t)operation->lease_ms);
 	for (at &= mask; batch->index[at] != 0; at = (at + 1) & mask) {
 		group *known = &batch->groups[batch->index[at] - 1];
-		if (company_of(operation) != COMPANY_NONE && can_share(known->first, operation)) {
+		if (sharing_of(operation) != SHARES_NOTHING && can_share(known->first, operation)) {
 			return known;
 		}
 	}
@@ -101,7 +101,7 @@ static void join(batch *batch, once_operation *operation)
 	group *group = group_of(batch, operation);
 	if (group->count == 0) {
 		group->kind = sends_as(operation);
-		group->company = company_of(operation);
+		group->sharing = sharing_of(operation);
 		group->first = operation;
 	} else {
 		group->last->place_link.next = &operation->place_link;
@@ -119,8 +119,8 @@ static int compare_groups(const void *left, const void *right)
 {
 	const group *a = left;
 	const group *b = right;
-	int a_apart = a->company != COMPANY_ALL;
-	int b_apart = b->company != COMPANY_ALL;
+	int a_apart = a->sharing != SHARES_BATCH;
+	int b_apart = b->sharing != SHARES_BATCH;
 	if (a_apart != b_apart) {
 		return a_apart - b_apart;
 	}
@@ -144,7 +144,7 @@ static void lay_out(batch *batch, bool limited)
 		for (link *at = &group->first->place_link; at != NULL; at = at->next) {
 			batch->operations[batch->operation_count++] = OPERATION_AT(at, place_link);
 		}
-		if (i == 0 || group->company != COMPANY_ALL) {
+		if (i == 0 || group->sharing != SHARES_BATCH) {
 			batch->units[batch->unit_count++] = (unit){.start = i, .limits = limited && !kind_starts(group->kind)};
 		}
 		batch->units[batch->unit_count - 1].count++;

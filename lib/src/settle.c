@@ -12,15 +12,15 @@
 #include "evented.h"
 
 enum {
-	REST_MS_FIRST = 10, /* before asking again about a claim that may still be on its way */
-	REST_MS_MAX = 1000
+	PAUSE_MS_FIRST = 10, /* before asking again about a claim that may still be on its way */
+	PAUSE_MS_MAX = 1000
 };
 
 static int64_t next_rest(once_operation *operation)
 {
-	int64_t pause_ms = (int64_t)REST_MS_FIRST << (operation->rests < 16 ? operation->rests : 16);
-	operation->rests = operation->rests < 16 ? operation->rests + 1 : 16;
-	return pause_ms > REST_MS_MAX ? REST_MS_MAX : pause_ms;
+	int64_t pause_ms = (int64_t)PAUSE_MS_FIRST << (operation->pauses < 16 ? operation->pauses : 16);
+	operation->pauses = operation->pauses < 16 ? operation->pauses + 1 : 16;
+	return pause_ms > PAUSE_MS_MAX ? PAUSE_MS_MAX : pause_ms;
 }
 
 /* ---- Claims ---- */
@@ -38,10 +38,10 @@ static void give_back(once_operation *operation, int fence, bool unrun)
 	operation->kind = unrun ? KIND_RELEASE : KIND_RENEW;
 	operation->lease_ms = 1;
 	operation->fence = fence;
-	operation->asks = false;
+	operation->peeks = false;
 	operation->lost_count = 0;
 	operation->attempts = 0;
-	operation->company = COMPANY_ALL;
+	operation->sharing = SHARES_BATCH;
 	batcher->statistics.released_claims++;
 	queue_append(operation);
 	batcher_defer(batcher);
@@ -72,7 +72,7 @@ static void settle_claim(once_operation *operation, const once_answer *answer)
 		give_back(operation, answer->fence, answer->verdict != ONCE_PROCESSING_STALE);
 	} else if (answer->verdict == ONCE_PROCESSING_ACTIVE && operation->lost_count > 0) {
 		/* Perhaps it is this very operation, in a statement whose answer was lost. */
-		operation->asks = true;
+		operation->peeks = true;
 		queue_prepend(operation);
 		batcher_defer(operation->batcher);
 	} else if (!is_invalid(operation, answer)) {
@@ -124,14 +124,14 @@ static void adopt(once_operation *operation, const once_answer *answer)
  * does not see what it has not committed. */
 static void ask_again(once_operation *operation)
 {
-	operation->asks = operation->done == NULL;
+	operation->peeks = operation->done == NULL;
 	operation_rest(operation, next_rest(operation));
 }
 
 /* The answer to the question whether a lost claim was granted. */
 static void settle_question(once_operation *operation, const once_answer *answer)
 {
-	assert(operation->asks);
+	assert(operation->peeks);
 	bool ours = is_ours(operation, answer);
 	bool nobody = operation->done == NULL;
 	bool unrun = verdict_of_lost(operation, answer) != ONCE_PROCESSING_STALE;
@@ -310,7 +310,7 @@ static bool end_if_for_nobody(once_operation *operation)
 	if (operation->done != NULL || !kind_starts(operation->kind)) {
 		return false;
 	}
-	operation->asks = operation->kind == KIND_CLAIM;
+	operation->peeks = operation->kind == KIND_CLAIM;
 	if (operation->lost_count > 0) {
 		return false;
 	}
@@ -327,9 +327,9 @@ static void put_back(once_operation *operation)
 	}
 }
 
-static void raise_company(once_operation *operation, company company)
+static void share_less(once_operation *operation, sharing sharing)
 {
-	operation->company = operation->company > company ? operation->company : company;
+	operation->sharing = operation->sharing > sharing ? operation->sharing : sharing;
 }
 
 static int compare_serials(const void *left, const void *right)
@@ -350,7 +350,7 @@ static void spare_others(wire *wire, const unit *unit, size_t culprit)
 		const group *group = &batch->groups[i];
 		for (size_t j = i == culprit || group->unsent != ONCE_OK ? 0 : group->count; j-- > 0;) {
 			once_operation *operation = batch->operations[group->start + j];
-			raise_company(operation, COMPANY_GROUP);
+			share_less(operation, SHARES_GROUP);
 			put_back(operation);
 		}
 	}
@@ -373,12 +373,12 @@ static void judge(once_operation *operation, const judgement *judgement)
 		}
 		operation->attempts++;
 		operation->patient = operation->patient || judgement->waited;
-		raise_company(operation, COMPANY_GROUP);
+		share_less(operation, SHARES_GROUP);
 		operation_rest(operation, judgement->pause_ms);
 	} else if (!judgement->alone && !judgement->passes && once_error_code(judgement->error) != ONCE_REFUSED) {
 		/* One element spoils the statement: each alone, in one round trip, shows
 		 * which. A refused tenant is all of them. */
-		raise_company(operation, COMPANY_NONE);
+		share_less(operation, SHARES_NOTHING);
 		put_back(operation);
 	} else {
 		operation_end(operation, NULL, judgement->error);
@@ -394,7 +394,7 @@ static bool judge_group(wire *wire, const group *culprit, const once_error *erro
 	                       .passes =
 	                           once_error_code(error) == ONCE_SERIALIZATION || error_passes(once_error_sqlstate(error)),
 	                       .waited = strcmp(once_error_sqlstate(error), "55P03") == 0,
-	                       .pause_ms = 1 + random_below(&wire->batcher->random, (int64_t)REST_MS_FIRST << attempts)};
+	                       .pause_ms = 1 + random_below(&wire->batcher->random, (int64_t)PAUSE_MS_FIRST << attempts)};
 	/* From the last to the first, so that they come back into the queue in their order. */
 	for (size_t i = culprit->count; i-- > 0;) {
 		judge(wire->answered.operations[culprit->start + i], &judgement);

@@ -465,8 +465,8 @@ MUTATIONS = {
                 ),
                 (
                     "clients/java/pgonce/src/main/java/io/pgonce/Execution.java",
-                    "(connected ? lost || (commitSent && inDoubt) : inDoubt || haunted);",
-                    "(connected ? lost && !commitSent : haunted);",
+                    "(connected ? lost || (commitSent && inDoubt) : inDoubt || lostBefore);",
+                    "(connected ? lost && !commitSent : lostBefore);",
                 ),
             ),
             language="java",

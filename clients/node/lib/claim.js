@@ -121,16 +121,16 @@ async function claim(pool, intent, options = {}) {
   // A name of this one claim, so that it is known again.
   const owner = `${options.owner ?? `${hostname()}/${process.pid}`}/${randomUUID()}`.slice(-255);
   const {waitMs = 0, signal, deadlineMs, wait} = options;
-  let haunted = false;
+  let lostBefore = false;
   let asked;
   const said = await repeat(async () => {
     asked = performance.now();
     try {
-      const mine = haunted ? await ours(pool, intent, owner, options.takeover) : undefined;
+      const mine = lostBefore ? await ours(pool, intent, owner, options.takeover) : undefined;
       if (mine) return mine;
       return contract.claimed(await ask(pool, contract.claim(intent, {...options, owner}), wait));
     } catch (error) {
-      haunted = true;
+      lostBefore = true;
       throw error;
     }
   }, {waitMs, signal, deadlineMs});

@@ -181,22 +181,22 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
     unanswered = false;
   };
   // A connection of ours was lost: its backend may live on, and "active" may mean ourselves.
-  let haunted = false;
+  let lostBefore = false;
   for (let tries = 0; ; tries++) {
     let failure;
     try {
       if (!unanswered) signal?.throwIfAborted();
       const said = await attempt(settled);
       if (said.verdict !== 'processing_active') return said;
-      if (!(unanswered || haunted || Date.now() - begun < waitMs)) return said;
+      if (!(unanswered || lostBefore || Date.now() - begun < waitMs)) return said;
       failure = errors.ofVerdict(said);
     } catch (error) {
       const mark = markOf(error);
-      haunted ||= mark.lost === true;
+      lostBefore ||= mark.lost === true;
       unanswered ||= mark.unanswered === true;
       const known = errors.ofDriver(error);
       const away = known instanceof errors.OnceError && known.code === 'connection';
-      if (away && !mark.lost && !unanswered && !haunted) throw known;
+      if (away && !mark.lost && !unanswered && !lostBefore) throw known;
       if (!away && !mark.lost && !errors.isSerialization(error)) {
         // Only what start itself has said settles what became of an earlier COMMIT.
         throw unanswered && !(known instanceof errors.OnceError) ? errors.unknown(error) : known;
@@ -204,7 +204,7 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
       failure = mark.lost && !away ? errors.ofConnection(error) : known;
     }
     const ms = backoff(tries);
-    const limit = failure.code === 'active' && !unanswered && !haunted ? waitMs : deadlineMs;
+    const limit = failure.code === 'active' && !unanswered && !lostBefore ? waitMs : deadlineMs;
     if (Date.now() + ms >= begun + limit) {
       if (unanswered) throw errors.unknown(failure);
       if (failure.code === 'active') return {verdict: 'processing_active', traceparent: failure.traceparent};

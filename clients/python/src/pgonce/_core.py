@@ -322,7 +322,7 @@ def typed_of(raised: BaseException, sqlstate: Optional[str], committing: bool) -
 def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any], kind: Type[Attempt] = Attempt) -> Steps[Any]:
     start = time.monotonic()
     in_doubt = False  # an earlier COMMIT is unanswered: until start has spoken, the outcome is unknown
-    haunted = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
+    lost_before = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
     tries = 0
     while True:
         attempt = kind(source, intent, options, max(MOMENT_S, start + options.deadline - time.monotonic()))
@@ -340,17 +340,17 @@ def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any]
             if not connected:
                 if not unreachable(raised):
                     raise
-                if not haunted:
+                if not lost_before:
                     raise raised if isinstance(raised, errors.ConnectionLost) else errors.ConnectionLost() from raised
                 lost = True
             in_doubt = in_doubt or (lost and attempt.committing)
-            haunted = haunted or lost
+            lost_before = lost_before or lost
             typed = typed_of(raised, sqlstate, attempt.committing)
             again = sqlstate in errors.SERIALIZATION or (attempt.committing and sqlstate in errors.STATEMENT_GONE)
             if not lost and not again and attempt.in_effect:
                 raise
             if isinstance(typed, errors.Active):
-                again = in_doubt or haunted or time.monotonic() - start < options.wait
+                again = in_doubt or lost_before or time.monotonic() - start < options.wait
             elif typed is not None and (typed.sqlstate or "").startswith("P4"):
                 in_doubt = False  # start or finish has looked, and said
             pause = pause_s(tries)

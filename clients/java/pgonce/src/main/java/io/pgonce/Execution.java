@@ -34,7 +34,7 @@ final class Execution<E extends Exception> {
     /** An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
     private boolean inDoubt;
     /** A connection was lost: its backend may live on, and "active" may mean ourselves. */
-    private boolean haunted;
+    private boolean lostBefore;
     /** Set by an attempt: it had a connection. */
     private boolean connected;
     /** Set by an attempt: its COMMIT was sent and not answered. */
@@ -110,15 +110,15 @@ final class Execution<E extends Exception> {
             }
             String sqlState = Retries.sqlState(failure);
             inDoubt = inDoubt || (commitSent && (lost || !Retries.isRolledBack(sqlState)));
-            haunted = haunted || (connected && lost);
-            boolean again = Retries.isRace(sqlState) || (connected ? lost || (commitSent && inDoubt) : inDoubt || haunted);
+            lostBefore = lostBefore || (connected && lost);
+            boolean again = Retries.isRace(sqlState) || (connected ? lost || (commitSent && inDoubt) : inDoubt || lostBefore);
             Reason reason = effectFailed ? null : Reason.ofSqlState(sqlState);
             if (guessed && reason == Reason.MISMATCH) {
                 trusted = false; // or it is the salt that is another: the contract was installed anew
                 continue;
             }
             if (reason == Reason.ACTIVE) {
-                again = inDoubt || haunted || System.nanoTime() - waitUntil < 0;
+                again = inDoubt || lostBefore || System.nanoTime() - waitUntil < 0;
             } else if (reason != null) {
                 inDoubt = false; // a verdict: it settles what became of an earlier attempt
             }
@@ -130,7 +130,7 @@ final class Execution<E extends Exception> {
             } else if (gone != null && reason == null) {
                 again = true; // that is still to be recorded
             }
-            boolean waits = reason == Reason.ACTIVE && !inDoubt && !haunted;
+            boolean waits = reason == Reason.ACTIVE && !inDoubt && !lostBefore;
             if (again && (waits ? retries.pauseUntil(waitUntil) : retries.pause()) && (inDoubt || !retries.interrupted())) {
                 if (inDoubt) {
                     retries.shield();
@@ -220,7 +220,7 @@ final class Execution<E extends Exception> {
                     return started.answer();
                 }
                 inDoubt = false;
-                haunted = false;
+                lostBefore = false;
                 return close(open, connection, started);
             } catch (Throwable failure) {
                 boolean told = Retries.isLost(Retries.sqlState(failure));
