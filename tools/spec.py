@@ -151,7 +151,7 @@ def errors(suffix, width):
 
 def reasons(suffix, width):
     if suffix == ".md":
-        lines = ["", "| error_code | state | who stores it | it means |", "| --- | --- | --- | --- |"]
+        lines = ["", "| error_code | state | stored by | meaning |", "| --- | --- | --- | --- |"]
         return [*lines, *(f"| `{row['code']}` | {row['state']} | {', '.join(row['by'])} | {row['about']} |" for row in REASONS.values()), ""]
     told = {name: row for name, row in REASONS.items() if set(row["by"]) & ({"gateway", "consumer"} if suffix == ".h" else {"clients"})}
     longest = len("reason") + max(len(name.replace("-", "")) for name in told)  # gofmt puts the "=" below each other

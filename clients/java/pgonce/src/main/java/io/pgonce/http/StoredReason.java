@@ -4,8 +4,8 @@ package io.pgonce.http;
 /** What is stored as error_code and error_message where it is the client that knows why: the same at every door. */
 public enum StoredReason {
     // spec: reasons
-    /** The answer does not say whether the effect happened: a 5xx or 408 to the gateway or under a lease, a status that is none of HTTP's,
-     * Once-Effect: unknown at any door. */
+    /** The answer does not say whether the effect happened: a 5xx or 408 to the gateway or under a lease, a status that HTTP does not
+     * define, Once-Effect: unknown at any door. */
     UNCLEAR("upstream_status", "the answer does not say whether the effect happened"),
     /** The answer refuses the request, and is stored. */
     REFUSED("upstream_status", "the answer refuses the request"),
@@ -15,7 +15,7 @@ public enum StoredReason {
     NO_ANSWER("no_answer", "the request was sent, and no whole answer came"),
     /** The work was done, and its answer cannot be stored: too large, or not JSON. */
     NOT_KEPT("answer_not_stored", "the answer cannot be stored"),
-    /** The handler ended the transaction that it was given, so what it did may be committed. */
+    /** The handler ended the transaction that it was given, so its changes may be committed. */
     ENDED("transaction_ended", "the handler has ended the transaction that it was given: what it did may be committed"),
     /** A claim ended without complete, fail or release. */
     NOT_REPORTED("not_reported", "the attempt ended without a report"),
