@@ -14,6 +14,9 @@
 #define BUILT_NATS(object) (BROKER_WITH_NATS ? &(object) : NULL)
 #define BUILT_RABBITMQ(object) (BROKER_WITH_RABBITMQ ? &(object) : NULL)
 
+/* Of what needs no client library that could be missing. */
+#define BUILT_ALWAYS(object) (&(object))
+
 /*
  * The library that a broker of this name wants ("librdkafka") where it was left out; NULL: it is
  * built in, or no broker.

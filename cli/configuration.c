@@ -3,6 +3,7 @@
  * page. Nothing about an option is written here. */
 #include "configuration.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "../relay/relay_settings.h"
@@ -137,7 +138,8 @@ void configuration_markdown(FILE *out)
 	fputs("\n## [relay NAME]\n\n", out);
 	print_table(out, relay_options);
 	for (size_t i = 0; sink_at(i) != NULL; i++) {
-		fprintf(out, "\n### sink = %s\n\n", sink_at(i)->name);
+		fprintf(out, "\n### sink = %s\n\n`in_flight` is %" PRId64 " by default.\n\n", sink_at(i)->name,
+		        sink_at(i)->in_flight);
 		print_table(out, sink_at(i)->options);
 	}
 	fputs("\n## [consume NAME]\n\n", out);
@@ -202,7 +204,7 @@ void configuration_roff(FILE *out)
 	fputs(".fi\n.SH RELAYS\nOptions of a section [relay NAME].\n", out);
 	roff_table(out, relay_options);
 	for (size_t i = 0; sink_at(i) != NULL; i++) {
-		fprintf(out, ".SS sink = %s\n", sink_at(i)->name);
+		fprintf(out, ".SS sink = %s\nin_flight is %" PRId64 " by default.\n", sink_at(i)->name, sink_at(i)->in_flight);
 		roff_table(out, sink_at(i)->options);
 	}
 	fputs(".SH CONSUMERS\nOptions of a section [consume NAME].\n", out);

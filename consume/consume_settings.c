@@ -13,13 +13,14 @@
 #include "built.h"
 #include "http_client.h"
 
+#define SOURCE_WORD(name, built) " " #name
 #define AT(member) offsetof(settings, member)
 #define SOURCES_MAX 8
 
 /* clang-format off */
 const config_option consume_options[] = {
 	{.name = "dsn", .kind = CONFIG_TEXT, .offset = AT(dsn), .help = "the database, as libpq's connection string; default: the file's dsn, then --dsn, then libpq's environment"},
-	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "where the messages come from: kafka, rabbitmq, nats or sqs"},
+	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "where the messages come from:" SOURCES(SOURCE_WORD)},
 	{.name = "handler", .kind = CONFIG_TEXT, .offset = AT(handler), .help = "the SQL function that applies a message: schema.name, with one argument of type once.message. It runs in the transaction that remembers the message, as the role of the dsn. Either this or endpoint"},
 	{.name = "endpoint", .kind = CONFIG_TEXT, .offset = AT(endpoint), .help = "an HTTP endpoint that applies a message: each is POSTed under a lease, with Idempotency-Key and the message's headers. 2xx: applied. Either this or handler"},
 	{.name = "id", .kind = CONFIG_TEXT, .offset = AT(id), .standard = "header:Pgonce-Event-Id", .help = "what makes it one message, however often it is delivered: header:NAME, json:/pointer into the payload (RFC 6901), or coordinates (its place in the broker's log: no protection from a producer that sends twice). A message without one is dead at once; one that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},

@@ -170,6 +170,22 @@ typedef struct source_class {
 	void (*close)(source *source);
 } source_class;
 
-extern const source_class source_kafka, source_rabbitmq, source_nats, source_sqs;
+/*
+ * All sources: EACH(name, whether this build has it). A new one is added here, in meson.build, and
+ * in a file of its own in sources/, which defines source_NAME.
+ */
+/* clang-format off */
+#define SOURCES(EACH) \
+	EACH(kafka, BUILT_KAFKA) \
+	EACH(rabbitmq, BUILT_RABBITMQ) \
+	EACH(nats, BUILT_NATS) \
+	EACH(sqs, BUILT_ALWAYS)
+/* clang-format on */
+
+#define SOURCE_EXTERN(name, built) extern const source_class source_##name;
+SOURCES(SOURCE_EXTERN)
+#undef SOURCE_EXTERN
+
+/* By name; NULL if there is no such source. source_at(i) lists them, NULL past the end. */
 const source_class *source_find(const char *name);
 const source_class *source_at(size_t index);

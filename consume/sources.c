@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* sources.c: the list of sources. A new one is added here and nowhere else. */
+/* sources.c: finds a source. source.h lists them. */
 #include "source.h"
 
 #include <string.h>
 
 #include "built.h"
 
-static const source_class *const sources[] = {BUILT_KAFKA(source_kafka), BUILT_RABBITMQ(source_rabbitmq),
-                                              BUILT_NATS(source_nats), &source_sqs};
+#define SOURCE_OF(name, built) built(source_##name),
+static const source_class *const sources[] = {SOURCES(SOURCE_OF)};
 
 const source_class *source_at(size_t index)
 {

@@ -3,7 +3,9 @@
 #include <stddef.h>
 
 #include "relay_settings.h"
+#include "sink.h"
 
+#define SINK_WORD(name, built) " " #name
 #define AT(member) offsetof(relay_settings, member)
 
 const config_option relay_options[] = {
@@ -17,7 +19,7 @@ const config_option relay_options[] = {
      .kind = CONFIG_TEXT,
      .offset = AT(sink_name),
      .required = true,
-     .help = "where to: kafka, rabbitmq, nats, sqs, sns, webhook, or stdout"},
+     .help = "where to:" SINKS(SINK_WORD)},
     {.name = "route",
      .kind = CONFIG_REPEATED,
      .help =
@@ -52,8 +54,7 @@ const config_option relay_options[] = {
      .minimum = 1,
      .maximum = 10000,
      .help = "how many events the sink has at a time at most, of each aggregate one; no more than batch come together. "
-             "Default: the sink's "
-             "own: kafka 4000, nats, rabbitmq, sqs and sns 1000, stdout 1000, webhook 64, which its hosts share"},
+             "The hosts of a webhook share it. Default: the sink's own, see there"},
     {.name = "attempts",
      .kind = CONFIG_NUMBER,
      .offset = AT(attempts),

@@ -124,7 +124,25 @@ typedef struct sink_class {
 	void (*close)(sink *sink);
 } sink_class;
 
-extern const sink_class sink_kafka, sink_rabbitmq, sink_nats, sink_sns, sink_sqs, sink_webhook, sink_stdout;
-/* By name; NULL where there is none. sink_at(i) lists them, NULL past the end. */
+/*
+ * All sinks: EACH(name, whether this build has it). A new one is added here, in meson.build, and in
+ * a file of its own in sinks/, which defines sink_NAME.
+ */
+/* clang-format off */
+#define SINKS(EACH) \
+	EACH(kafka, BUILT_KAFKA) \
+	EACH(rabbitmq, BUILT_RABBITMQ) \
+	EACH(nats, BUILT_NATS) \
+	EACH(sqs, BUILT_ALWAYS) \
+	EACH(sns, BUILT_ALWAYS) \
+	EACH(webhook, BUILT_ALWAYS) \
+	EACH(stdout, BUILT_ALWAYS)
+/* clang-format on */
+
+#define SINK_EXTERN(name, built) extern const sink_class sink_##name;
+SINKS(SINK_EXTERN)
+#undef SINK_EXTERN
+
+/* By name; NULL if there is no such sink. sink_at(i) lists them, NULL past the end. */
 const sink_class *sink_find(const char *name);
 const sink_class *sink_at(size_t index);

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* sinks.c: the list of sinks. A new one is added here and nowhere else. */
+/* sinks.c: finds a sink. sink.h lists them. */
 #include "sink.h"
 
 #include <string.h>
 
 #include "built.h"
 
-static const sink_class *const sinks[] = {BUILT_KAFKA(sink_kafka),
-                                          BUILT_NATS(sink_nats),
-                                          BUILT_RABBITMQ(sink_rabbitmq),
-                                          &sink_sns,
-                                          &sink_sqs,
-                                          &sink_stdout,
-                                          &sink_webhook};
+#define SINK_OF(name, built) built(sink_##name),
+static const sink_class *const sinks[] = {SINKS(SINK_OF)};
 
 const sink_class *sink_at(size_t index)
 {
