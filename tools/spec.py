@@ -27,6 +27,7 @@ ERRORS = json.loads((SPEC / "errors.json").read_text())["errors"]
 STATUSES = json.loads((SPEC / "statuses.json").read_text())
 RETRIES = json.loads((SPEC / "retries.json").read_text())["milliseconds"]
 REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
+VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
 
 
 # ---- how each language writes it ----
@@ -118,6 +119,10 @@ def camel(name):
     return name.title().replace("_", "")
 
 
+def go_error(name):
+    return "Err" + ("Final" if name == "final_failure" else camel(name))
+
+
 def literal_sql(text, width):
     """A literal in lines: SQL joins those that follow each other."""
     lines = textwrap.wrap(text.replace("'", "''"), width - 2, drop_whitespace=False, break_on_hyphens=False)
@@ -126,7 +131,7 @@ def literal_sql(text, width):
 
 def errors(suffix, width):
     told = ERRORS if suffix in (".sql", ".c") else {code: row for code, row in ERRORS.items() if row["status"]}
-    names = {code: "Err" + ("Final" if row["name"] == "final_failure" else camel(row["name"])) for code, row in told.items()}
+    names = {code: go_error(row["name"]) for code, row in told.items()}
     longest = max(map(len, names.values()))  # gofmt puts the "=" below each other
     lines = []
     for code, row in told.items():
@@ -139,13 +144,74 @@ def errors(suffix, width):
         elif suffix == ".c":
             lines.append(f'{{ONCE_{name.upper()}, "{name}", "{code}", {retry}}},')
         elif suffix == ".js":
-            lines.append(f"{code}: ['{name}', {status}, {retry}, {message}],")
+            slug = f", '{row['problem']}'" if "problem" in row else ""
+            lines.append(f"{code}: ['{name}', {status}, {retry}, {message}{slug}],")
         elif suffix == ".py":
-            lines.append(f'"{code}": ("{name}", {status}, {row["retry"]}, {message}),')
+            slug = f'"{row["problem"]}"' if "problem" in row else None
+            lines.append(f'"{code}": ("{name}", {status}, {row["retry"]}, {message}, {slug}),')
         elif suffix == ".go":
             lines.append(f'{names[code]:{longest}} = ofContract("{name}", "{code}", {status}, {"mayRetry" if row["retry"] else "isFinal"}, {message})')
         else:
             lines.append(f'{name.upper()}("{name}", "{code}", {status}, {retry}, {message}),')
+    return lines
+
+
+def error_problems(suffix, width):
+    """The problem that answers each error. C has P4029 elsewhere, since a location may wait for it."""
+    told = {code: row for code, row in ERRORS.items() if "problem" in row and not (suffix == ".c" and code == "P4029")}
+    lines = []
+    if suffix == ".go":
+        return [f"{{{go_error(row['name'])}, problem{row['problem'].title().replace('-', '')}}}," for row in told.values()]
+    for slug in dict.fromkeys(row["problem"] for row in told.values()):
+        names = [row["name"] for row in told.values() if row["problem"] == slug]
+        if suffix == ".c":
+            lines += [*(f"case ONCE_{name.upper()}:" for name in names), f"\treturn refuse(problem, HTTP_PROBLEM_{constant(slug)});"]
+        else:
+            lines.append(f"case {', '.join(quoted(suffix, name) for name in names)} -> {constant(slug)};")
+    return lines
+
+
+def verdicts(suffix, width):
+    told = {word: row for word, row in VERDICTS.items() if row["then"]}
+    if suffix == ".md":
+        said = {word: ", ".join(f"`{name}`" for name in row["says"]) for word, row in told.items()}
+        return ["", "| verdict | said by | it means |", "| --- | --- | --- |", *(f"| `{word}` | {said[word]} | {row['about']} |" for word, row in told.items()), ""]
+    lines = []
+    longest = max(map(len, told)) + 3  # gofmt puts the values below each other
+    for word, row in told.items():
+        then, code = row["then"], row.get("code")
+        name = row.get("told") or ERRORS[code]["name"]
+        if suffix == ".js":
+            thrown = f", sqlstate: '{code}'" if code else ""
+            lines.append(f"{word}: {{then: '{then}', told: '{name}'{thrown}}},")
+        elif suffix == ".py":
+            lines.append(f'"{word}": Verdict("{then}", "{name}", {quoted(suffix, code) if code else None}),')
+        elif suffix == ".go":
+            lines.append(f'"{word}":'.ljust(longest) + f" {{to{then.title()}, {go_error(name) if code else 'nil'}}},")
+        else:
+            end = ";" if word == list(told)[-1] else ","
+            reason = f"OnceException.Reason.{name.upper()}" if code else "null"
+            lines += [f"/** {row['about'][0].upper()}{row['about'][1:]}. */".replace("`", ""), f'{word.upper()}("{word}", Then.{then.upper()}, "{name}", {reason}){end}']
+    return lines
+
+
+def verdict_names(suffix, width):
+    """The words of the members of once_verdict."""
+    return [f'[{row["c"][0]}] = "{word}",' for word, row in VERDICTS.items()]
+
+
+def verdict_problems(suffix, width):
+    """The verdicts that are refused, with the problem for each error."""
+    return [line for row in VERDICTS.values() if row["then"] == "refuse"
+            for line in (f"case {row['c'][0]}:", f"\treturn refuse(problem, HTTP_PROBLEM_{constant(ERRORS[row['code']]['problem'])});")]  # fmt: skip
+
+
+def verdicts_shown(suffix, width):
+    lines = []
+    for word, row in VERDICTS.items():
+        if "shown" in row:
+            line = f'{{"{word}", {quoted(suffix, row["shown"])}}},'
+            lines += [line] if len(line) <= width else [f'{{"{word}",', f' {quoted(suffix, row["shown"])}}},']
     return lines
 
 
@@ -224,19 +290,21 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-cases": problem_cases, "errors": errors, "reasons": reasons, "retries": retries,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
     "lib/src/error.c": ["errors"],
     "lib/src/execute.c": ["retries"],
+    "lib/src/names.c": ["verdict-names"],
     "lib/http/http.h": ["problem-names"],
     "lib/http/reasons.h": ["reasons"],
     "lib/http/problem.c": ["problems"],
-    "lib/http/decide.c": ["statuses-asking", "statuses-asking-always"],
+    "lib/http/decide.c": ["error-problems", "verdict-problems", "statuses-asking", "statuses-asking-always"],
     "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/errors.js": ["errors"],
     "clients/node/lib/reasons.js": ["reasons"],
+    "clients/node/lib/verdicts.js": ["verdicts"],
     "clients/node/lib/transaction.js": ["retries"],
     "clients/node/lib/guard.js": ["statuses-rolled-back"],
     "clients/node/lib/lease.js": ["statuses-asking", "statuses-asking-always"],
@@ -245,10 +313,13 @@ SOURCES = {
     "clients/python/src/pgonce/errors.py": ["errors"],
     "clients/python/src/pgonce/_core.py": ["retries"],
     "clients/python/src/pgonce/_reasons.py": ["reasons"],
+    "clients/python/src/pgonce/_verdicts.py": ["verdicts"],
     "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/go/errors.go": ["errors"],
     "clients/go/client.go": ["retries"],
     "clients/go/reasons.go": ["reasons"],
+    "clients/go/verdicts.go": ["verdicts"],
+    "clients/go/refuse.go": ["error-problems"],
     "clients/go/middleware.go": ["statuses-rolled-back", "statuses-asking-always", "statuses-asking"],
     "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
     "clients/go/problem.go": ["problems"],
@@ -256,8 +327,11 @@ SOURCES = {
     "clients/java/pgonce/src/main/java/io/pgonce/Retries.java": ["retries"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Ending.java": ["statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
-    "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems"],
+    "clients/java/pgonce/src/main/java/io/pgonce/Verdict.java": ["verdicts"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems", "error-problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/StoredReason.java": ["reasons"],
+    "cli/operate/story.c": ["verdicts-shown"],
+    "docs/concepts.md": ["verdicts"],
     "docs/runbook.md": ["reasons"],
     "tests/http/test_problem.c": ["problem-cases"],
 }
@@ -289,6 +363,15 @@ def sqlstates():
     ]
 
 
+def verdict_numbers():
+    """What is wrong with once_verdict: it is written by hand, as the rest of the header, and each verdict has its number there."""
+    wanted = {row["c"][0]: row["c"][1] for row in VERDICTS.values()}
+    enum = re.search(r"ONCE_VERDICT_NONE = 0,(.*?)\} once_verdict;", (ROOT / "include/pgonce.h").read_text(), re.S)[1]
+    found = {name: int(number) for name, number in re.findall(r"\b(ONCE_\w+) = (\d+)", enum)}
+    return [f"include/pgonce.h: {name} is {found.get(name)} in once_verdict, and {wanted.get(name)} in spec/verdicts.json"
+            for name in sorted(wanted.keys() | found.keys()) if wanted.get(name) != found.get(name)]  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
@@ -306,11 +389,11 @@ def main():
         else:
             path.write_text(made)
             print(f"wrote {name}")
-    wrong = sqlstates()
+    wrong = [*sqlstates(), *verdict_numbers()]
     for each in wrong:
         print(each)
     if wrong:
-        sys.exit("tools/spec.py: the SQLSTATEs of the contract and spec/errors.json differ")
+        sys.exit("tools/spec.py: the SQLSTATEs of the contract or the verdicts of pgonce.h differ from spec/")
     if check and stale:
         sys.exit("tools/spec.py: a source differs from spec/: run tools/spec.py")
 

@@ -139,14 +139,17 @@ const char *story_meaning(const char *verdict)
 		const char *verdict;
 		const char *meaning;
 	} meanings[] = {
+	    /* spec: verdicts-shown */
 	    {"replay_success", "done; every attempt gets the stored outcome"},
-	    {"final_failure", "failed for good; every attempt gets the stored outcome"},
-	    {"retryable_failure", "failed without effect; the next attempt may run"},
 	    {"processing_active", "an attempt is running"},
 	    {"processing_stale",
 	     "its lease has passed and it reported nothing; the policy says what the next attempt does"},
+	    {"retryable_failure", "failed without effect; the next attempt may run"},
+	    {"final_failure", "failed for good; every attempt gets the stored outcome"},
 	    {"in_doubt", "its outcome is unknown; find out, then pgonce resolve"},
 	    {"expired", "its retention has ended; a late attempt is refused, and not run again"},
+	    {"absent", "nothing is stored"},
+	    /* end of spec */
 	};
 
 	for (size_t i = 0; verdict != NULL && i < sizeof meanings / sizeof meanings[0]; i++) {

@@ -91,8 +91,7 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 		asked := time.Now()
 		err := named(c.alone(ctx, o, query, append(found.outcome(), &left)...))
 		if err == nil {
-			switch found.verdict {
-			case "new_claim", "retryable_failure", "processing_stale":
+			if verdicts[found.verdict].then == toRun {
 				return newLease(ctx, c.door, o, scope, key, &found, asked, value(left)), nil, tries + 1, nil
 			}
 			answer, decided := found.decide()

@@ -114,8 +114,35 @@ func (m *middleware[T]) timedOut(c *call) {
 	}
 }
 
+// errorProblems: the problem that answers each error.
+var errorProblems = []struct {
+	err     *Error
+	problem problem
+}{
+	// spec: error-problems
+	{ErrScopeRequired, problemRefused},
+	{ErrKeyMalformed, problemKeyMalformed},
+	{ErrMismatch, problemMismatch},
+	{ErrRefused, problemRefused},
+	{ErrAlreadyFinished, problemNoAnswer},
+	{ErrActive, problemActive},
+	{ErrFinal, problemNoAnswer},
+	{ErrInDoubt, problemInDoubt},
+	{ErrExpired, problemExpired},
+	// end of spec
+}
+
+func problemOf(err error) *problem {
+	for i := range errorProblems {
+		if errors.Is(err, errorProblems[i].err) {
+			return &errorProblems[i].problem
+		}
+	}
+	return nil
+}
+
 func (m *middleware[T]) failed(c *call, err error) {
-	trace := traceOf(err)
+	known := problemOf(err)
 	ran := c.answer != nil
 	isRefused := errors.Is(err, ErrCompletionRefused) || errors.Is(err, ErrFailureRefused)
 	switch {
@@ -127,31 +154,26 @@ func (m *middleware[T]) failed(c *call, err error) {
 	case c.fence > 0 && isRefused:
 		m.refuse(c, problemActive, refusal{}) // another run under this fence has stored its outcome, or the fence is lost
 	case c.claimed && (errors.Is(err, ErrActive) || errors.Is(err, ErrMismatch)):
-		p := problemActive
-		if errors.Is(err, ErrMismatch) {
-			p = problemMismatch
-		}
-		m.refuse(c, p, refusal{more: errClaimedInFront.Error(), err: errClaimedInFront})
+		m.refuse(c, *known, refusal{more: errClaimedInFront.Error(), err: errClaimedInFront})
 	case errors.Is(err, ErrInDoubt) && ran:
 		m.refuse(c, problemInDoubt, refusal{err: err})
-	case errors.Is(err, ErrInDoubt):
-		m.refuse(c, problemInDoubt, refusal{more: m.doubtful(c), trace: trace})
-	case errors.Is(err, ErrMismatch):
-		more := ""
-		if strings.HasPrefix(strings.ToLower(c.r.Header.Get("Content-Type")), "multipart/") {
-			more = multipartMore
-		}
-		m.refuse(c, problemMismatch, refusal{more: more})
-	case errors.Is(err, ErrActive):
-		m.refuse(c, problemActive, refusal{trace: trace})
-	case errors.Is(err, ErrExpired):
-		m.refuse(c, problemExpired, refusal{trace: trace})
-	case errors.Is(err, ErrKeyMalformed):
-		m.refuse(c, problemKeyMalformed, refusal{more: ErrKeyMalformed.Message})
-	case errors.Is(err, ErrScopeRequired), errors.Is(err, ErrRefused):
-		m.refuse(c, problemRefused, refusal{err: err})
 	case errors.Is(err, ErrOutcomeUnknown):
 		m.refuse(c, problemNotStored, refusal{err: err})
+	case known != nil:
+		why := refusal{trace: traceOf(err)}
+		switch *known {
+		case problemInDoubt:
+			why.more = m.doubtful(c)
+		case problemMismatch:
+			if strings.HasPrefix(strings.ToLower(c.r.Header.Get("Content-Type")), "multipart/") {
+				why.more = multipartMore
+			}
+		case problemKeyMalformed:
+			why.more = ErrKeyMalformed.Message
+		case problemRefused:
+			why.err = err
+		}
+		m.refuse(c, *known, why)
 	case errors.Is(err, errLeft):
 		m.refuse(c, problemUnavailable, refusal{}) // nobody is there
 	case errors.Is(err, ErrTimedOut), errors.Is(err, context.DeadlineExceeded), c.ctx.Err() != nil:

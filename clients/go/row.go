@@ -98,25 +98,24 @@ func (r *row) answer() (Answer, error) {
 // The stored answer, or the error that the verdict is.
 func (r *row) decide() (Answer, error) {
 	answer, broken := r.answer()
-	switch r.verdict {
-	case "replay_success":
+	verdict := verdicts[r.verdict]
+	switch verdict.then {
+	case toReplay:
 		if broken != nil {
 			answer.ResultType, answer.Status, answer.Body = "", 0, nil // no answer that could be sent
 		}
 		return answer, nil
-	case "final_failure":
+	case toFail:
 		final := newFinal(value(r.errorCode), value(r.errorMessage), answer)
 		return Answer{}, final
+	case toWait, toRefuse:
+		told := verdict.err.because(nil)
+		if verdict.err != ErrMismatch {
+			told.Traceparent = value(r.tra)
+		}
+		return Answer{}, told
 	}
-	known := map[string]*Error{"processing_active": ErrActive, "in_doubt": ErrInDoubt, "mismatch": ErrMismatch, "expired": ErrExpired}[r.verdict]
-	if known == nil {
-		return Answer{}, fmt.Errorf("pgonce: the contract answered %q, which this client does not know", r.verdict)
-	}
-	told := known.because(nil)
-	if known != ErrMismatch {
-		told.Traceparent = value(r.tra)
-	}
-	return Answer{}, told
+	return Answer{}, fmt.Errorf("pgonce: the contract answered %q, which this client does not know", r.verdict)
 }
 
 func (r *row) trace() any { return orNull(value(r.tra)) }

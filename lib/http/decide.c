@@ -30,22 +30,24 @@ static http_step pass_or_refuse(const http_policy *policy, http_problem *problem
 static http_step on_error(const http_policy *policy, once_code code, http_problem *problem)
 {
 	switch (code) {
-	case ONCE_KEY_MALFORMED: /* a UUIDv7 from the future, for one */
-		return refuse(problem, HTTP_PROBLEM_KEY_MALFORMED);
-	case ONCE_MISMATCH:
-		return refuse(problem, HTTP_PROBLEM_MISMATCH);
+	case ONCE_ACTIVE:
+		return wait_or_refuse(policy, problem);
+	/* spec: error-problems */
 	case ONCE_SCOPE_REQUIRED:
 	case ONCE_REFUSED:
 		return refuse(problem, HTTP_PROBLEM_REFUSED);
-	case ONCE_ACTIVE:
-		return wait_or_refuse(policy, problem);
-	case ONCE_FINAL_FAILURE:
+	case ONCE_KEY_MALFORMED:
+		return refuse(problem, HTTP_PROBLEM_KEY_MALFORMED);
+	case ONCE_MISMATCH:
+		return refuse(problem, HTTP_PROBLEM_MISMATCH);
 	case ONCE_ALREADY_FINISHED:
+	case ONCE_FINAL_FAILURE:
 		return refuse(problem, HTTP_PROBLEM_NO_ANSWER);
 	case ONCE_IN_DOUBT:
 		return refuse(problem, HTTP_PROBLEM_IN_DOUBT);
 	case ONCE_EXPIRED:
 		return refuse(problem, HTTP_PROBLEM_EXPIRED);
+	/* end of spec */
 	case ONCE_PARTITION_MISSING:
 	case ONCE_SERIALIZATION:
 	case ONCE_CONNECTION:
@@ -98,12 +100,14 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 		return replay(answer, ONCE_STATE_FAILED_FINAL, problem);
 	case ONCE_PROCESSING_ACTIVE:
 		return wait_or_refuse(policy, problem);
+	/* spec: verdict-problems */
 	case ONCE_IN_DOUBT_STORED:
 		return refuse(problem, HTTP_PROBLEM_IN_DOUBT);
 	case ONCE_EXPIRED_KEY:
 		return refuse(problem, HTTP_PROBLEM_EXPIRED);
 	case ONCE_MISMATCHED:
 		return refuse(problem, HTTP_PROBLEM_MISMATCH);
+	/* end of spec */
 	default: /* no verdict of a claim */
 		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
 	}

@@ -17,6 +17,7 @@ static const char *const state_names[] = {
 
 static const char *const verdict_names[] = {
     [ONCE_VERDICT_NONE] = "",
+    /* spec: verdict-names */
     [ONCE_PROCEED] = "proceed",
     [ONCE_NEW_CLAIM] = "new_claim",
     [ONCE_REPLAY_SUCCESS] = "replay_success",
@@ -32,6 +33,7 @@ static const char *const verdict_names[] = {
     [ONCE_STORED] = "stored",
     [ONCE_REPEATED] = "repeated",
     [ONCE_REPORT_REFUSED] = "refused",
+    /* end of spec */
 };
 
 enum {

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture
 def copy(tmp_path):
     """The sources that hold facts, and all SQL, where they may be changed."""
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "spec", "tools/spec.py", "contract", "native", "lib", "clients", "docs", "tests/http"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "spec", "tools/spec.py", "contract", "native", "lib", "clients", "docs", "tests/http", "include", "cli/operate"], capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if pathlib.Path(name).suffix in (".json", ".py", ".sql", ".c", ".h", ".js", ".go", ".java", ".md"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +65,17 @@ def test_a_row_that_nothing_raises_is_found(copy):
     path.write_text(json.dumps(data))
     code, said = check(copy)
     assert code == 1 and "P4094 is raised nowhere" in said
+
+
+@pytest.mark.parametrize("file, old, new", [
+    ("include/pgonce.h", "ONCE_EXPIRED_KEY = 9", "ONCE_EXPIRED_KEY = 16"),
+    ("include/pgonce.h", "ONCE_VERDICT_NONE = 0,", "ONCE_VERDICT_NONE = 0, ONCE_NOVEL = 17,"),
+    ("spec/verdicts.json", '["ONCE_ABSENT", 12]', '["ONCE_ABSENT", 18]'),
+])  # fmt: skip
+def test_a_verdict_with_another_number_is_found(copy, file, old, new):
+    change(copy / file, old, new)
+    code, said = check(copy)
+    assert code == 1 and "in once_verdict, and" in said
 
 
 def test_each_row_is_in_the_reference_with_its_whole_hint():

@@ -18,7 +18,7 @@ from harness.upstream import Answer
 SUITE = ROOT / "clients/conformance"
 PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
 STATUS = {code: row["status"] for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items()}
-VERDICTS = {"in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
+VERDICTS = {verdict: row["code"] for verdict, row in json.loads((ROOT / "spec/verdicts.json").read_text())["verdicts"].items() if "code" in row}
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database", "mode"}
 # What a middleware rolls back for: the default of `release`.
 ROLLED_BACK = [*json.loads((ROOT / "spec/statuses.json").read_text())["rolled_back"]["statuses"], 503]

@@ -9,8 +9,7 @@ const contract = require('./contract');
 const errors = require('./errors');
 const {Session} = require('./session');
 const {marked, repeat} = require('./transaction');
-
-const MAY_RUN = new Set(['new_claim', 'retryable_failure', 'processing_stale']);
+const {mayRun} = require('./verdicts');
 
 /** One statement in a transaction of its own. */
 async function ask(pool, statement, wait) {
@@ -135,7 +134,7 @@ async function claim(pool, intent, options = {}) {
     }
   }, {waitMs, signal, deadlineMs});
   if (said.verdict === 'replay_success') return {...said.answer, replayed: true};
-  if (!MAY_RUN.has(said.verdict)) throw errors.ofVerdict(said);
+  if (!mayRun(said.verdict)) throw errors.ofVerdict(said);
   return new Claim(pool, intent, said, options.leaseMs, asked);
 }
 

@@ -2,6 +2,8 @@
 // What the client throws. Branch on `code` (the names of once.errors()), never on text. No message holds a key: what the server says of the intent is left out.
 'use strict';
 
+const {VERDICTS} = require('./verdicts');
+
 class OnceError extends Error {
   /** status: what the gateway answers for it. retryable: may the same call be made again as it is. */
   constructor(code, message, {sqlstate = null, status = 500, retryable = false, cause} = {}) {
@@ -46,24 +48,24 @@ class NotDone extends Error {
 /** Whoever asked for a connection has left before there was one. */
 class Left extends Error {}
 
-// Of the contract: [code, status, retryable, message]
+// Of the contract: [code, status, retryable, message, problem]
 const KNOWN = {
   // spec: errors
-  P4000: ['scope_required', 403, false, 'a scope of 1 to 255 characters is required'],
-  P4001: ['key_malformed', 400, false, 'the key is missing or malformed'],
-  P4002: ['mismatch', 422, false, 'the key was first used with another request'],
-  P4003: ['refused', 403, false, 'the fingerprint or the tenant is refused'],
+  P4000: ['scope_required', 403, false, 'a scope of 1 to 255 characters is required', 'refused'],
+  P4001: ['key_malformed', 400, false, 'the key is missing or malformed', 'key-malformed'],
+  P4002: ['mismatch', 422, false, 'the key was first used with another request', 'mismatch'],
+  P4003: ['refused', 403, false, 'the fingerprint or the tenant is refused', 'refused'],
   P4010: ['completion_refused', 409, false, 'the attempt no longer holds the intent: discard its result'],
   P4011: ['failure_refused', 409, false, 'the attempt no longer holds the intent: discard its result'],
   P4012: ['not_started', 500, false, 'the transaction has not started the intent: did the effect end it?'],
   P4013: ['unfinished', 500, false, 'the transaction has started an intent and not finished it: nothing was committed'],
   P4014: ['already_started', 500, false, 'this transaction has started this intent already'],
   P4015: ['another_fingerprint', 500, false, 'this transaction has started the intent with another fingerprint'],
-  P4020: ['already_finished', 409, false, 'the intent is finished and has an outcome'],
-  P4029: ['active', 409, true, 'another attempt of this intent is running'],
-  P4030: ['final_failure', 409, false, 'the intent failed for good'],
-  P4031: ['in_doubt', 409, false, 'the outcome of this intent is unknown'],
-  P4041: ['expired', 409, false, 'the key is older than what is remembered'],
+  P4020: ['already_finished', 409, false, 'the intent is finished and has an outcome', 'no-answer'],
+  P4029: ['active', 409, true, 'another attempt of this intent is running', 'active'],
+  P4030: ['final_failure', 409, false, 'the intent failed for good', 'no-answer'],
+  P4031: ['in_doubt', 409, false, 'the outcome of this intent is unknown', 'in-doubt'],
+  P4041: ['expired', 409, false, 'the key is older than what is remembered', 'expired'],
   P4050: ['message_mismatch', 422, false, 'the message id was first used with another payload'],
   P4051: ['event_mismatch', 422, false, 'this intent has already emitted this event with another payload'],
   P4060: ['too_large', 500, false, 'the outcome or the event is too large'],
@@ -89,6 +91,9 @@ function ofSqlstate(sqlstate, said) {
   return new (CLASSES[sqlstate] ?? OnceError)(code, said ?? message, {sqlstate, status, retryable});
 }
 
+/** The problem that answers an error of the contract, or undefined. */
+const problemOf = (sqlstate) => KNOWN[sqlstate]?.[4];
+
 /** answer: what is stored. */
 function final(answer, {replayed, cause}) {
   const error = ofSqlstate('P4030');
@@ -99,12 +104,11 @@ function final(answer, {replayed, cause}) {
 /** answer: why. cause: where it is this very call that does not know. */
 const doubt = (answer, cause) => Object.assign(ofSqlstate('P4031'), {answer}, cause === undefined ? undefined : {cause});
 
-const VERDICTS = {processing_active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
-
 /** Of a verdict that lets nothing run. traceparent: of the first attempt, for whoever has shown that he sent its request: a mismatch tells nothing of it. */
 function ofVerdict({verdict, answer, traceparent}) {
+  const sqlstate = VERDICTS[verdict]?.sqlstate;
   const error = verdict === 'final_failure' ? final(answer, {replayed: true}) : verdict === 'in_doubt' ? doubt(answer)
-    : ofSqlstate(VERDICTS[verdict] ?? 'P4099', VERDICTS[verdict] ? undefined : 'the contract has given a verdict that is not known here');
+    : ofSqlstate(sqlstate ?? 'P4099', sqlstate ? undefined : 'the contract has given a verdict that is not known here');
   return verdict === 'mismatch' ? error : Object.assign(error, {traceparent: traceparent ?? undefined});
 }
 
@@ -162,5 +166,5 @@ const swallowed = () =>
 
 module.exports = {
   OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, Left, NotDone,
-  final, doubt, ofVerdict, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
+  final, doubt, ofVerdict, problemOf, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
 };

@@ -9,8 +9,8 @@ const {AS_IT_IS, ASK_MS, storable} = require('./guard');
 const reasons = require('./reasons');
 const {TOO_LARGE, broken, concluded, logged, unavailable} = require('./reply');
 const {traced} = require('./trace');
+const {verdictOf} = require('./verdicts');
 
-const CONCLUDED = {active: 'processing_active', in_doubt: 'in_doubt', mismatch: 'mismatch', expired: 'expired', final_failure: 'final_failure'};
 const ASKS_AGAIN = {
   // spec: statuses-asking
   // Elsewhere: the header with which a status asks for the same request once more, so that nothing was done. A 4xx or a 503 asks with Retry-After.
@@ -50,7 +50,8 @@ function openLease(pool, options, intent, gone) {
     } catch (error) {
       verdict(error instanceof errors.OnceError ? error.code : 'error');
       if (error instanceof errors.Left) return {left: true};
-      if (CONCLUDED[error.code]) return {reply: concluded(options, intent, {verdict: CONCLUDED[error.code], answer: error.answer, traceparent: error.traceparent})};
+      const told = verdictOf(error.code);
+      if (told) return {reply: concluded(options, intent, {verdict: told, answer: error.answer, traceparent: error.traceparent})};
       return {reply: unavailable(options, error)};
     }
   });

@@ -5,11 +5,9 @@
 const errors = require('./errors');
 const headers = require('./headers');
 const {problem} = require('./problem');
+const {VERDICTS} = require('./verdicts');
 
 const TOO_LARGE = 'once.too_large';
-const PROBLEM_OF = {key_malformed: 'key-malformed', refused: 'refused', scope_required: 'refused'};
-const PROBLEM_OF_VERDICT = {processing_active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
-const PROBLEM_OF_CODE = {active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
 const CLAIMED_IN_FRONT = 'A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway, or give the two different scopes.';
 // Of a claim whose work may have been done, and is not stored.
 const NOT_STORED = new Set(['outcome_unknown', 'lease_lost', 'completion_refused', 'failure_refused']);
@@ -31,7 +29,7 @@ function refusal(options, slug, more) {
 /** A stored outcome as an answer. */
 function replay(options, {verdict, answer, traceparent}) {
   const {problemBase: base} = options;
-  if (verdict !== 'replay_success' && verdict !== 'final_failure') throw new Error(`pgonce: once.try_start answered ${verdict}`);
+  if (!['replay', 'fail'].includes(VERDICTS[verdict]?.then)) throw new Error(`pgonce: once.try_start answered ${verdict}`);
   if (answer.resultType === TOO_LARGE) return problem('too-large', {base, traceparent});
   const pairs = headers.decode(answer.headers);
   if (answer.status === null || answer.status < 200 || answer.status > 599 || !pairs) return problem('no-answer', {base, traceparent});
@@ -50,8 +48,9 @@ function whyDoubted(answer) {
 
 /** What start has said instead of proceed, as an answer. */
 function concluded(options, intent, said) {
-  const slug = PROBLEM_OF_VERDICT[said.verdict];
-  if (!slug) return replay(options, said);
+  const {then, sqlstate} = VERDICTS[said.verdict] ?? {};
+  if (then !== 'wait' && then !== 'refuse') return replay(options, said);
+  const slug = errors.problemOf(sqlstate);
   if (intent.claimedInFront && (slug === 'active' || slug === 'mismatch')) {
     options.logger.error(`pgonce: problem=${slug} scope=${options.scope} ${CLAIMED_IN_FRONT}`);
     return refusal(options, slug, {more: CLAIMED_IN_FRONT});
@@ -64,8 +63,8 @@ function concluded(options, intent, said) {
 
 /** Nothing was done. */
 function unavailable(options, error) {
-  const slug = error instanceof errors.OnceError ? PROBLEM_OF[error.code] : undefined;
-  if (!slug) return logged(options, 'unavailable', error);
+  const slug = error instanceof errors.OnceError ? errors.problemOf(error.sqlstate) : undefined;
+  if (slug !== 'key-malformed' && slug !== 'refused') return logged(options, 'unavailable', error);
   return refusal(options, slug, {more: slug === 'key-malformed' ? error.message : undefined});
 }
 
@@ -79,8 +78,8 @@ function answerOf(error, options) {
     return {...answer, headers: answer.headers.filter(([name]) => error.replayed || name !== 'Idempotency-Replayed')};
   }
   if (error instanceof errors.InDoubt && error.cause !== undefined) return logged(options, 'in-doubt', error.cause);
-  const slug = PROBLEM_OF_CODE[error.code];
-  if (slug) return refusal(options, slug, {more: slug === 'in-doubt' ? whyDoubted(error.answer) : undefined, traceparent: error.traceparent});
+  const slug = errors.problemOf(error.sqlstate);
+  if (slug) return refusal(options, slug, {more: slug === 'in-doubt' ? whyDoubted(error.answer) : slug === 'key-malformed' ? error.message : undefined, traceparent: error.traceparent});
   if (NOT_STORED.has(error.code)) return logged(options, 'not-stored', error);
   return error.status === 500 ? undefined : unavailable(options, error);
 }

@@ -3,6 +3,7 @@
 'use strict';
 
 const {OnceError} = require('./errors');
+const {VERDICTS} = require('./verdicts');
 
 let api = null;
 try {
@@ -17,9 +18,6 @@ function traceparent() {
   return context && api.isSpanContextValid(context)
     ? `00-${context.traceId}-${context.spanId}-${context.traceFlags.toString(16).padStart(2, '0')}` : undefined;
 }
-
-// What a span and a count call a verdict of the contract: of a refusal, as its error's code.
-const LABELS = {replay_success: 'replay', processing_active: 'active'};
 
 let made = {};
 
@@ -46,7 +44,7 @@ function traced(kind, scope, work) {
     let verdict = 'error';
     try {
       return await work((said) => {
-        verdict = LABELS[said] ?? said;
+        verdict = VERDICTS[said]?.told ?? said;
       });
     } catch (error) {
       if (error instanceof OnceError) verdict = error.code;

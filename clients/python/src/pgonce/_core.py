@@ -21,6 +21,7 @@ from . import _reasons, _sql, errors
 from ._drivers import Source
 from ._fingerprint import fingerprint, hashed_of, remember, salt_of
 from ._io import Steps
+from ._verdicts import may_run
 from .answer import Answer, Outcome, fingerprint_of, name_of, outcome_of, stored
 
 # spec: retries
@@ -395,9 +396,6 @@ def owner_of(given: Optional[str]) -> str:
     return f"{(given or socket.gethostname())[:200]}:{os.getpid()}#{secrets.token_hex(8)}"
 
 
-MAY_RUN = ("new_claim", "retryable_failure", "processing_stale")
-
-
 def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]:
     """within: how long it waits for a connection. One statement, committed. Raises ConnectionLost where there was no connection, or it was lost; then it may have happened."""
     try:
@@ -463,7 +461,7 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
         row, twice = yield from insist(source, _sql.CLAIM[kind], arguments, options.deadline, begun=tries > 0)
         verdict, fence, lease_s = row[1], row[2] or 0, row[12]
         answer = stored(row[3:12], replayed=True, fence=fence)
-        if verdict in MAY_RUN:
+        if may_run(verdict):
             box.append(Granted(fence, verdict, lease_s, answer.traceparent))
             return None
         if verdict == "replay_success":

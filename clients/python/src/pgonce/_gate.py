@@ -177,34 +177,19 @@ def replay(policy: Policy, answer: Answer) -> http.Response:
     return http.Response(answer.status, headers, answer.body or b"", replayed=True)
 
 
-_PROBLEM_OF = (
-    (errors.KeyMalformed, "key-malformed"),
-    (errors.Mismatch, "mismatch"),
-    (errors.Active, "active"),
-    (errors.InDoubt, "in-doubt"),
-    (errors.Expired, "expired"),
-    (errors.ScopeRequired, "refused"),
-    (errors.Refused, "refused"),
-    (errors.AlreadyFinished, "no-answer"),
-    (errors.FinalFailure, "no-answer"),
-)
-
-
 FRONTED = "A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway, or give the two different scopes."
 
 
 def refusal(policy: Policy, error: errors.OnceError, intent: Optional[_core.Intent] = None) -> http.Response:
     scope = "" if intent is None else intent.scope
     if intent is not None and intent.fronted and isinstance(error, (errors.Active, errors.Mismatch)):
-        answer = policy.problem("active" if isinstance(error, errors.Active) else "mismatch", FRONTED)
+        answer = policy.problem(str(errors.problem_of(error)), FRONTED)
         _log.error("request=%s scope=%s %s", answer.request, scope, FRONTED)
         return answer
     if isinstance(error, errors.InDoubt) and error.__cause__ is not None:  # just now
         return policy.logged("in-doubt", error, scope)
-    for kind, name in _PROBLEM_OF:
-        if isinstance(error, kind):
-            break
-    else:
+    name = errors.problem_of(error)
+    if name is None:
         if isinstance(error, errors.NotDone):
             return policy.logged("unreached", error, scope)
         # Of a lost lease nobody knows whether its work was done.

@@ -7,34 +7,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Type
 
+from ._verdicts import VERDICTS
+
 if TYPE_CHECKING:
     from .answer import Answer
 
 
-# Of the contract: its name, what an HTTP door answers, whether the same call may be tried again as it is, and its sentence.
+# Of the contract: its name, what an HTTP door answers, whether the same call may be tried again as it is, its sentence, and the problem that answers it.
 _CONTRACT = {
     # spec: errors
-    "P4000": ("scope_required", 403, False, "a scope of 1 to 255 characters is required"),
-    "P4001": ("key_malformed", 400, False, "the key is missing or malformed"),
-    "P4002": ("mismatch", 422, False, "the key was first used with another request"),
-    "P4003": ("refused", 403, False, "the fingerprint or the tenant is refused"),
-    "P4010": ("completion_refused", 409, False, "the attempt no longer holds the intent: discard its result"),
-    "P4011": ("failure_refused", 409, False, "the attempt no longer holds the intent: discard its result"),
-    "P4012": ("not_started", 500, False, "the transaction has not started the intent: did the effect end it?"),
-    "P4013": ("unfinished", 500, False, "the transaction has started an intent and not finished it: nothing was committed"),
-    "P4014": ("already_started", 500, False, "this transaction has started this intent already"),
-    "P4015": ("another_fingerprint", 500, False, "this transaction has started the intent with another fingerprint"),
-    "P4020": ("already_finished", 409, False, "the intent is finished and has an outcome"),
-    "P4029": ("active", 409, True, "another attempt of this intent is running"),
-    "P4030": ("final_failure", 409, False, "the intent failed for good"),
-    "P4031": ("in_doubt", 409, False, "the outcome of this intent is unknown"),
-    "P4041": ("expired", 409, False, "the key is older than what is remembered"),
-    "P4050": ("message_mismatch", 422, False, "the message id was first used with another payload"),
-    "P4051": ("event_mismatch", 422, False, "this intent has already emitted this event with another payload"),
-    "P4060": ("too_large", 500, False, "the outcome or the event is too large"),
-    "P4070": ("resolution_refused", 409, False, "the decision is refused"),
-    "P4098": ("partition_missing", 503, True, "the partition for this day is missing"),
-    "P4099": ("unknown_state", 503, False, "the intent is in a state that this function does not know"),
+    "P4000": ("scope_required", 403, False, "a scope of 1 to 255 characters is required", "refused"),
+    "P4001": ("key_malformed", 400, False, "the key is missing or malformed", "key-malformed"),
+    "P4002": ("mismatch", 422, False, "the key was first used with another request", "mismatch"),
+    "P4003": ("refused", 403, False, "the fingerprint or the tenant is refused", "refused"),
+    "P4010": ("completion_refused", 409, False, "the attempt no longer holds the intent: discard its result", None),
+    "P4011": ("failure_refused", 409, False, "the attempt no longer holds the intent: discard its result", None),
+    "P4012": ("not_started", 500, False, "the transaction has not started the intent: did the effect end it?", None),
+    "P4013": ("unfinished", 500, False, "the transaction has started an intent and not finished it: nothing was committed", None),
+    "P4014": ("already_started", 500, False, "this transaction has started this intent already", None),
+    "P4015": ("another_fingerprint", 500, False, "this transaction has started the intent with another fingerprint", None),
+    "P4020": ("already_finished", 409, False, "the intent is finished and has an outcome", "no-answer"),
+    "P4029": ("active", 409, True, "another attempt of this intent is running", "active"),
+    "P4030": ("final_failure", 409, False, "the intent failed for good", "no-answer"),
+    "P4031": ("in_doubt", 409, False, "the outcome of this intent is unknown", "in-doubt"),
+    "P4041": ("expired", 409, False, "the key is older than what is remembered", "expired"),
+    "P4050": ("message_mismatch", 422, False, "the message id was first used with another payload", None),
+    "P4051": ("event_mismatch", 422, False, "this intent has already emitted this event with another payload", None),
+    "P4060": ("too_large", 500, False, "the outcome or the event is too large", None),
+    "P4070": ("resolution_refused", 409, False, "the decision is refused", None),
+    "P4098": ("partition_missing", 503, True, "the partition for this day is missing", None),
+    "P4099": ("unknown_state", 503, False, "the intent is in a state that this function does not know", None),
     # end of spec
 }  # fmt: skip
 
@@ -51,7 +53,7 @@ class OnceError(Exception):
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("sqlstate") in _CONTRACT:
-            _, cls.status, cls.retryable, _ = _CONTRACT[cls.__dict__["sqlstate"]]
+            _, cls.status, cls.retryable, *_ = _CONTRACT[cls.__dict__["sqlstate"]]
 
     def __init__(self, message: str = "", *, sqlstate: Optional[str] = None) -> None:
         super().__init__(message or (self.__doc__ or "").split("\n", 1)[0].rstrip("."))
@@ -275,14 +277,11 @@ def of_sqlstate(sqlstate: Optional[str]) -> Optional[OnceError]:
     return None if made is None else made(sqlstate=sqlstate)
 
 
-_OF_VERDICT = {
-    "mismatch": Mismatch,
-    "processing_active": Active,
-    "in_doubt": InDoubt,
-    "expired": Expired,
-}
-
-
 def of_verdict(verdict: str) -> OnceError:
-    made = _OF_VERDICT.get(verdict)
-    return UnknownState(f"the contract answered {verdict!r}") if made is None else made()
+    made = of_sqlstate(VERDICTS[verdict].sqlstate) if verdict in VERDICTS else None
+    return made or UnknownState(f"the contract answered {verdict!r}")
+
+
+def problem_of(error: OnceError) -> Optional[str]:
+    """The problem that answers an error of the contract, or None."""
+    return _CONTRACT[error.sqlstate][4] if error.sqlstate in _CONTRACT else None

@@ -5,7 +5,6 @@ import io.pgonce.OnceException.Reason;
 import io.pgonce.OnceException.Stored;
 import io.pgonce.http.StoredReason;
 import java.time.Duration;
-import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -19,7 +18,6 @@ import java.util.concurrent.TimeUnit;
  * is reported as in doubt.
  */
 public final class Claim implements AutoCloseable {
-    private static final Set<String> RUN = Set.of("new_claim", "retryable_failure", "processing_stale");
     private static final int OWNER_CHARACTERS = 200;
     private static final double BEATS_PER_LEASE = 3;
 
@@ -126,25 +124,23 @@ public final class Claim implements AutoCloseable {
                     }
                     return answer;
                 });
-                switch (claimed.verdict()) {
-                    case "processing_active" -> {
-                        if (System.nanoTime() - waitUntil >= 0 || !retries.pauseUntil(waitUntil) || retries.interrupted()) {
-                            throw refusal(Reason.ACTIVE, claimed);
-                        }
-                        continue;
-                    }
-                    case "in_doubt" -> throw refusal(Reason.IN_DOUBT, claimed);
-                    case "expired" -> throw refusal(Reason.EXPIRED, claimed);
-                    case "final_failure" -> throw Reason.FINAL_FAILURE.exception(null, null,
-                        new Stored(claimed.answer().status(), claimed.answer().traceparent()), claimed.answer());
-                    default -> {
-                        if (!RUN.contains(claimed.verdict()) && !"replay_success".equals(claimed.verdict())) {
-                            throw Reason.UNKNOWN_STATE.exception(null);
-                        }
-                    }
+                Verdict verdict = Verdict.of(claimed.verdict());
+                if (verdict == null) {
+                    throw Reason.UNKNOWN_STATE.exception(null);
                 }
-                span.verdict("replay_success".equals(claimed.verdict()) ? "replay" : "proceed");
-                return new Claim(once, name, options, claimed, askedNs[0]);
+                switch (verdict.then) {
+                    case RUN, REPLAY -> {
+                        span.verdict(verdict.told);
+                        return new Claim(once, name, options, claimed, askedNs[0]);
+                    }
+                    case WAIT -> {
+                        if (System.nanoTime() - waitUntil >= 0 || !retries.pauseUntil(waitUntil) || retries.interrupted()) {
+                            throw refusal(verdict.reason, claimed, null);
+                        }
+                    }
+                    case FAIL -> throw refusal(verdict.reason, claimed, claimed.answer());
+                    case REFUSE -> throw refusal(verdict.reason, claimed, null);
+                }
             }
         } catch (OnceException failure) {
             span.verdict(failure.code());
@@ -154,8 +150,8 @@ public final class Claim implements AutoCloseable {
         }
     }
 
-    private static OnceException refusal(Reason reason, Sql.Claimed claimed) {
-        return reason.exception(null, null, new Stored(claimed.answer().status(), claimed.answer().traceparent()), null);
+    private static OnceException refusal(Reason reason, Sql.Claimed claimed, Answer answer) {
+        return reason.exception(null, null, new Stored(claimed.answer().status(), claimed.answer().traceparent()), answer);
     }
 
     private static Double seconds(Duration duration) {
@@ -172,7 +168,7 @@ public final class Claim implements AutoCloseable {
      * @return true: do the work, then report
      */
     public boolean mine() {
-        return RUN.contains(claimed.verdict());
+        return Verdict.of(claimed.verdict()).then == Verdict.Then.RUN;
     }
 
     /**

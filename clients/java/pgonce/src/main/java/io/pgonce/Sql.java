@@ -104,11 +104,11 @@ final class Sql {
     }
 
     private static Started started(ResultSet row, byte[] fingerprint) throws SQLException {
-        boolean replay = switch (row.getString("verdict")) {
-            case "proceed" -> false;
-            case "replay_success" -> true;
-            default -> throw new SQLException("unknown verdict of once.start", "P4099");
-        };
+        Verdict verdict = Verdict.of(row.getString("verdict"));
+        if (verdict != Verdict.PROCEED && verdict != Verdict.REPLAY_SUCCESS) {
+            throw new SQLException("unknown verdict of once.start", "P4099");
+        }
+        boolean replay = verdict == Verdict.REPLAY_SUCCESS;
         return new Started(replay, replay ? answer(row) : null, fingerprint, row.getString("traceparent"));
     }
 

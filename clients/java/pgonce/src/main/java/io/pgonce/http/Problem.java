@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce.http;
 
-import io.pgonce.ActiveException;
-import io.pgonce.ExpiredException;
-import io.pgonce.FinalFailureException;
 import io.pgonce.InDoubtException;
 import io.pgonce.MismatchException;
 import io.pgonce.OnceException;
@@ -156,22 +153,19 @@ public enum Problem {
      * @return the problem, or null where it is an error of the application
      */
     public static Problem of(OnceException failure) {
-        if (failure instanceof MismatchException) {
-            return MISMATCH;
-        } else if (failure instanceof ActiveException) {
-            return ACTIVE;
-        } else if (failure instanceof InDoubtException) {
-            return IN_DOUBT;
-        } else if (failure instanceof ExpiredException) {
-            return EXPIRED;
-        } else if (failure instanceof FinalFailureException) {
-            return NO_ANSWER;
-        } else if (failure instanceof UnavailableException lost) {
+        if (failure instanceof UnavailableException lost) {
             return lost.outcomeUnknown() ? NOT_STORED : UNAVAILABLE;
         }
         return switch (failure.code()) {
-            case "key_malformed" -> KEY_MALFORMED;
+            // spec: error-problems
             case "scope_required", "refused" -> REFUSED;
+            case "key_malformed" -> KEY_MALFORMED;
+            case "mismatch" -> MISMATCH;
+            case "already_finished", "final_failure" -> NO_ANSWER;
+            case "active" -> ACTIVE;
+            case "in_doubt" -> IN_DOUBT;
+            case "expired" -> EXPIRED;
+            // end of spec
             case "database", "interrupted", "unknown_state" -> UNAVAILABLE;
             default -> null;
         };
