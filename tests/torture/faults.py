@@ -227,6 +227,8 @@ def clock(system, target, ahead_s):
     node.shim.set_clock(ahead_s)
     yield f"{node.name} {ahead_s:+.1f} s"
     node.shim.set_clock(0)
+    with contextlib.suppress(psycopg2.Error):  # heal() does it again
+        node.wake_sleepers()
 
 
 @contextlib.contextmanager

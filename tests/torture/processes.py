@@ -308,6 +308,11 @@ class Node(Process):
         finally:
             connection.close()
 
+    def wake_sleepers(self):
+        """Cancels every pg_sleep. It ends at a time of the day: one that began while the clock was ahead, and was set back since, sleeps for as long as it
+        was ahead, and its consumer keeps the messages that it has. psycopg2.Error: the server is away, and so are they."""
+        self.value("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+
     def become_standby(self, conninfo):
         """At its next start. As a primary it will wait for nobody, until it has a standby itself."""
         (self.server.data / "standby.signal").touch()

@@ -563,6 +563,8 @@ class System:
                 self._await(process, patience_s=patience_s)
         self._refuse_no_more(patience_s)
         wait_until(self.in_sync, "the standby after the faults", patience_s)
+        for node in (self.primary, self.warehouse):
+            node.wake_sleepers()
         assert not self.problems, self.problems
 
     def _refuse_no_more(self, patience_s):

@@ -5,6 +5,7 @@ disks are as they are said to be; a failover loses nothing that was acknowledged
 Broken on purpose and seen to fail: a failover that does not ask whether the standby has everything, a shim that ignores its file, a tending thread
 that does nothing, a former primary that starts as it is, a heal() that only waits for a server that is stuck."""
 
+import contextlib
 import os
 import re
 import signal
@@ -267,6 +268,33 @@ def test_the_clock_of_a_server_is_as_wrong_as_it_is_said_to_be(system):
     with done(system, "clock", "warehouse", ahead_s=-40000):
         assert -40010 < ahead() < -39990
     assert abs(ahead()) < 5
+
+
+def sleep(system, ended):
+    """In the warehouse, for five seconds by its clock. ended: set when it is over, or cancelled."""
+    connection = system.warehouse.connect("warehouse")
+    try:
+        with contextlib.suppress(psycopg2.errors.QueryCanceled), connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = 0; SELECT pg_sleep(5)")
+    finally:
+        connection.close()
+        ended.set()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_no_handler_sleeps_for_as_long_as_the_clock_was_ahead(system, monkeypatch, away):
+    ended = threading.Event()
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    with done(system, "clock", "warehouse", ahead_s=3000):
+        threading.Thread(target=sleep, args=(system, ended), daemon=True).start()
+        wait_until(lambda: system.warehouse.value(asleep) == 1, "a sleeper", PATIENCE_S)
+        if away:  # the server does not answer when its clock is set right
+            monkeypatch.setattr(system.warehouse, "wake_sleepers", lambda: None)
+    if away:
+        monkeypatch.undo()
+        system.heal()
+    assert ended.wait(30)
+    assert system.warehouse.value(asleep) == 0
 
 
 def test_a_full_disk_refuses_writes_until_there_is_room(system):
