@@ -115,6 +115,25 @@ def problem_cases(suffix, width):
     return [f'{{HTTP_PROBLEM_{constant(case["problem"])}, {c_literal(case.get("more", ""))}, {c_literal(case["document"])}}},' for case in PROBLEMS_FILE["cases"]]
 
 
+def problem_base(suffix, width):
+    base, longest, refused = PROBLEMS_FILE["type_base"], PROBLEMS_FILE["type_base_max"], quoted(suffix, PROBLEMS_FILE["type_base_refused"])
+    if suffix == ".c":
+        return [f'#define DEFAULT_BASE "{base}"', f"#define BASE_REFUSED {refused}"]
+    if suffix == ".js":
+        return [f"const BASE = '{base}';", f"const BASE_MAX = {longest};", f"const BASE_REFUSED = {refused};"]
+    if suffix == ".py":
+        return [f'PROBLEM_BASE = "{base}"', f"_BASE_MAX = {longest}", f"_BASE_REFUSED = {refused}"]
+    if suffix == ".go":
+        return [f'problemBase   = "{base}"', f"baseBytesMax  = {longest}", f"refusedInBase = {refused}"]
+    return [f'private static final String BASE = "{base}";', f"private static final int BASE_MAX = {longest};", f"private static final String BASE_REFUSED = {refused};"]
+
+
+def problem_bases(suffix, width):
+    """For the C test: each, and whether it is good."""
+    bases = PROBLEMS_FILE["type_bases"]
+    return [f"{{{c_literal(base)}, {str(known == 'good').lower()}}}," for known in ("good", "bad") for base in bases[known]]
+
+
 def camel(name):
     return name.title().replace("_", "")
 
@@ -290,7 +309,7 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
@@ -299,7 +318,7 @@ SOURCES = {
     "lib/src/names.c": ["verdict-names"],
     "lib/http/http.h": ["problem-names"],
     "lib/http/reasons.h": ["reasons"],
-    "lib/http/problem.c": ["problems"],
+    "lib/http/problem.c": ["problem-base", "problems"],
     "lib/http/decide.c": ["error-problems", "verdict-problems", "statuses-asking", "statuses-asking-always"],
     "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/errors.js": ["errors"],
@@ -309,12 +328,12 @@ SOURCES = {
     "clients/node/lib/guard.js": ["statuses-rolled-back"],
     "clients/node/lib/lease.js": ["statuses-asking", "statuses-asking-always"],
     "clients/node/lib/headers.js": ["headers-kept", "headers-never", "headers-secret"],
-    "clients/node/lib/problem.js": ["problems"],
+    "clients/node/lib/problem.js": ["problems", "problem-base"],
     "clients/python/src/pgonce/errors.py": ["errors"],
     "clients/python/src/pgonce/_core.py": ["retries"],
     "clients/python/src/pgonce/_reasons.py": ["reasons"],
     "clients/python/src/pgonce/_verdicts.py": ["verdicts"],
-    "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
+    "clients/python/src/pgonce/http.py": ["problem-base", "problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/go/errors.go": ["errors"],
     "clients/go/client.go": ["retries"],
     "clients/go/reasons.go": ["reasons"],
@@ -322,18 +341,18 @@ SOURCES = {
     "clients/go/refuse.go": ["error-problems"],
     "clients/go/middleware.go": ["statuses-rolled-back", "statuses-asking-always", "statuses-asking"],
     "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
-    "clients/go/problem.go": ["problems"],
+    "clients/go/problem.go": ["problems", "problem-base"],
     "clients/java/pgonce/src/main/java/io/pgonce/OnceException.java": ["errors"],
     "clients/java/pgonce/src/main/java/io/pgonce/Retries.java": ["retries"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Ending.java": ["statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
     "clients/java/pgonce/src/main/java/io/pgonce/Verdict.java": ["verdicts"],
-    "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems", "error-problems"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems", "problem-base", "error-problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/StoredReason.java": ["reasons"],
     "cli/operate/story.c": ["verdicts-shown"],
     "docs/concepts.md": ["verdicts"],
     "docs/runbook.md": ["reasons"],
-    "tests/http/test_problem.c": ["problem-cases"],
+    "tests/http/test_problem.c": ["problem-cases", "problem-bases"],
 }
 
 

@@ -4,6 +4,7 @@ package once
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -51,7 +52,7 @@ type HTTP struct {
 	// gets the problem timed-out, and what was done is taken back (LeaseMode: in doubt). The handler's
 	// context ends; one that goes on can do nothing any more with its transaction or its answer.
 	HandlerTimeout time.Duration
-	// ProblemBase stands before a problem's name in its type.
+	// ProblemBase stands before a problem's name in its type: the start of a URI, "urn:pgonce:problem:" unless set.
 	ProblemBase string
 	// Logger is told of requests that were refused (debug), and of what went wrong (error): with the
 	// SQLSTATE, the cause and the instance of the problem document that the client got. It is never told
@@ -126,6 +127,9 @@ func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
 		panic("pgonce: Middleware needs a Scope")
 	case settings.Tenant == nil && !settings.SingleTenant:
 		panic("pgonce: whose keys are these? Middleware needs Tenant, or SingleTenant if there is only one caller: in a shared key space one client could read another's answer")
+	}
+	if settings.ProblemBase != "" && !isBase(settings.ProblemBase) {
+		panic(fmt.Sprintf("pgonce: ProblemBase is the start of a URI: 1 to %d characters of ASCII, without spaces and %s", baseBytesMax, refusedInBase))
 	}
 	kept := keptNames
 	if settings.Headers != nil {

@@ -49,6 +49,31 @@ func TestProblemsOfTheSpec(t *testing.T) {
 	}
 }
 
+// A base that would break the document is refused when it is set.
+func TestBasesOfTheSpec(t *testing.T) {
+	var file struct {
+		Bases struct{ Good, Bad []string } `json:"type_bases"`
+	}
+	if err := json.Unmarshal([]byte(read(t, "spec/problems.json")), &file); err != nil || len(file.Bases.Bad) < 10 {
+		t.Fatal(err, len(file.Bases.Bad))
+	}
+	panics := func(base string) (caught any) {
+		defer func() { caught = recover() }()
+		(&Client[int]{}).Middleware(HTTP{Scope: "orders", SingleTenant: true, ProblemBase: base})
+		return nil
+	}
+	for _, base := range file.Bases.Good {
+		if what := panics(base); what != nil {
+			t.Errorf("%q: %v", base, what)
+		}
+	}
+	for _, base := range file.Bases.Bad {
+		if base != "" && panics(base) == nil { // "" is the default
+			t.Errorf("%q is taken", base)
+		}
+	}
+}
+
 // What an answer says of its effect is what spec/statuses.json says.
 func TestStatusesOfTheSpec(t *testing.T) {
 	var file struct {

@@ -37,11 +37,26 @@ var (
 )
 
 const (
+	// spec: problem-base
 	problemBase   = "urn:pgonce:problem:"
+	baseBytesMax  = 256
+	refusedInBase = "\"\\<>^`{|}"
+	// end of spec
+
 	instanceBase  = "urn:pgonce:request:"
 	moreBytesMax  = 300
 	multipartMore = "A multipart body that is built again has a new boundary, so it is another request: send the same bytes as the first time."
 )
+
+// isBase says whether a base may stand in a problem's document as it is.
+func isBase(base string) bool {
+	for i := 0; i < len(base); i++ {
+		if base[i] < '!' || base[i] > '~' || strings.IndexByte(refusedInBase, base[i]) >= 0 {
+			return false
+		}
+	}
+	return base != "" && len(base) <= baseBytesMax
+}
 
 func (p problem) document(base, more, request string) []byte {
 	if base == "" {

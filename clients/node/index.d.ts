@@ -143,7 +143,7 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   isolation?: RunOptions['isolation'];
   /** true: a gateway in front has the same scope, and its claim is finished here (docs/gateway.md). Only where every request comes through it. */
   gateway?: boolean;
-  /** What stands before a problem's name in its type. */
+  /** What stands before a problem's name in its type: the start of a URI, checked at once. */
   problemBase?: string;
 }
 

@@ -13,6 +13,7 @@ const reasons = require('./lib/reasons');
 const {headersOf, send} = require('./lib/answer');
 const {fastify} = require('./lib/fastify');
 const {express, http} = require('./lib/middleware');
+const {checkBase} = require('./lib/problem');
 const {answerOf} = require('./lib/reply');
 const {keyOf} = require('./lib/request');
 const {keyOfHeader} = require('./lib/key');
@@ -249,11 +250,12 @@ class Once {
 
   /** What run, claim and effect throw, as the gateway would answer it: {status, headers, body}. undefined: it is the application's own to answer. */
   answerOf(error, {problemBase} = {}) {
-    return answerOf(error, {problemBase, logger: this.#logger});
+    return answerOf(error, {problemBase: checkBase(problemBase), logger: this.#logger});
   }
 
   /** The same for Express, behind the routes: app.use(once.problems()). */
   problems(options) {
+    checkBase(options?.problemBase);
     return (error, _req, res, next) => {
       const answer = res.headersSent ? undefined : this.answerOf(error, options);
       if (!answer) return void next(error);

@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* spec: problem-base */
 #define DEFAULT_BASE "urn:pgonce:problem:"
+#define BASE_REFUSED "\"\\<>^`{|}"
+/* end of spec */
 #define INSTANCE "urn:pgonce:request:"
 
 typedef struct row {
@@ -83,7 +86,7 @@ bool http_problem_base_good(const char *type_base)
 		return false;
 	}
 	for (size_t i = 0; i < length; i++) {
-		if (type_base[i] <= ' ' || type_base[i] > '~' || strchr("\"\\<>^`{|}", type_base[i]) != NULL) {
+		if (type_base[i] <= ' ' || type_base[i] > '~' || strchr(BASE_REFUSED, type_base[i]) != NULL) {
 			return false;
 		}
 	}

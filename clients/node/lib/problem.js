@@ -26,6 +26,11 @@ const PROBLEMS = {
   // end of spec
 };
 
+// spec: problem-base
+const BASE = 'urn:pgonce:problem:';
+const BASE_MAX = 256;
+const BASE_REFUSED = '"\\<>^`{|}';
+// end of spec
 const MORE_MAX = 300; // bytes, as they are escaped
 
 /** As every door writes it, whole escapes alone: other bytes than those of printable ASCII are a question mark. */
@@ -40,11 +45,19 @@ function escaped(more) {
   return out;
 }
 
+/** A base of the application's, checked: it stands in a JSON string as it is. */
+function checkBase(base = BASE) {
+  if (typeof base !== 'string' || base.length > BASE_MAX || !/^[!-~]+$/.test(base) || [...BASE_REFUSED].some((each) => base.includes(each))) {
+    throw new TypeError(`pgonce: problemBase is the start of a URI: 1 to ${BASE_MAX} characters of ASCII, without spaces and ${BASE_REFUSED}`);
+  }
+  return base;
+}
+
 /** An answer: {status, headers, body}, and request: its name in a log. more: what this occurrence adds to the detail. */
-function problem(slug, {more, base = 'urn:pgonce:problem:', traceparent} = {}) {
+function problem(slug, {more, base = BASE, traceparent} = {}) {
   const [status, title, detail, retryAfter] = PROBLEMS[slug];
   const request = randomBytes(16).toString('hex');
-  const document = `{"type":${JSON.stringify(base + slug)},"title":"${title}","status":${status},"detail":"${detail}${more ? ` ${escaped(more)}` : ''}",`
+  const document = `{"type":"${base}${slug}","title":"${title}","status":${status},"detail":"${detail}${more ? ` ${escaped(more)}` : ''}",`
     + `"instance":"urn:pgonce:request:${request}","retryable":${retryAfter !== undefined}}`;
   const headers = [['Content-Type', 'application/problem+json'], ['Cache-Control', 'no-store']];
   if (traceparent) headers.push(['Idempotency-Traceparent', traceparent]);
@@ -52,4 +65,4 @@ function problem(slug, {more, base = 'urn:pgonce:problem:', traceparent} = {}) {
   return {status, headers, body: Buffer.from(document), request};
 }
 
-module.exports = {problem};
+module.exports = {checkBase, problem};

@@ -6,6 +6,7 @@ const {nameOf} = require('./contract');
 const errors = require('./errors');
 const headers = require('./headers');
 const {keyOfHeader} = require('./key');
+const {checkBase} = require('./problem');
 
 const HANDLER_MS = 30000;
 const TRACEPARENT = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;
@@ -28,7 +29,7 @@ function checked(logger, {
   if (!(handlerMs > 0 && handlerMs <= 2 ** 31 - 1)) throw new TypeError('pgonce: handlerMs is a number of milliseconds: every attempt ends');
   return {
     scope, tenant, mode, required, waitMs, handlerMs, responseMax, bodyMax, methods: new Set(methods), listed: headers.checkList(list), host, canonicalJson, strictKeys, keyLength, isolation,
-    gateway, problemBase, logger,
+    gateway, problemBase: checkBase(problemBase), logger,
   };
 }
 

@@ -783,6 +783,17 @@ test('problem documents are those of spec/problems.json, byte for byte', () => {
   }
 });
 
+test('a base of problem types that would break the document is refused when it is set', () => {
+  const {checkBase} = require('../lib/problem');
+  const {type_bases: {good, bad}} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/problems.json')));
+  for (const base of good) assert.equal(checkBase(base), base);
+  for (const base of [...bad, 7]) {
+    assert.throws(() => once.express({scope: 'orders', tenant: false, problemBase: base}), /problemBase/, base);
+    assert.throws(() => once.problems({problemBase: base}), /problemBase/, base);
+    assert.throws(() => once.answerOf(new OnceError('active', 'x', {sqlstate: 'P4029'}), {problemBase: base}), /problemBase/, base);
+  }
+});
+
 test('keys are those of the vectors', () => {
   for (const vector of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/keys.json'))).keys) {
     const value = vector.header ?? Buffer.from(vector.base64 ?? '', 'base64').toString('latin1');

@@ -17,7 +17,7 @@ import tempfile
 import pytest
 
 import pgonce
-from pgonce import _gate, http
+from pgonce import _gate, errors, http
 from pgonce._fingerprint import fingerprint, hashed_of
 
 from .conftest import ROOT
@@ -48,6 +48,19 @@ def test_what_an_answer_says_of_its_effect(case):
 def test_a_problem_document_is_the_specs_byte_for_byte(case):
     made = http.problem(case["problem"], case.get("more", ""))
     assert made.body.decode().replace(made.request, "0123456789abcdef0123456789abcdef") == case["document"]
+
+
+BASES = json.loads((ROOT / "spec/problems.json").read_text())["type_bases"]
+
+
+@pytest.mark.parametrize("base", BASES["good"] + BASES["bad"], ids=lambda base: repr(base[:20]))
+def test_a_base_of_problem_types_that_would_break_the_document_is_refused(base):
+    if base in BASES["good"]:
+        assert http.check_base(base) == base
+        assert json.loads(http.problem("active", base=base).body)["type"] == base + "active"
+    else:
+        with pytest.raises(errors.UsageError):
+            http.check_base(base)
 
 
 @pytest.mark.parametrize("case", json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"], ids=lambda case: case["header"][:40])

@@ -109,8 +109,11 @@ def _quoted(text: str, length_max: int) -> Tuple[str, str]:
 
 # ---- problems ----
 
+# spec: problem-base
 PROBLEM_BASE = "urn:pgonce:problem:"
-_BAD_IN_BASE = re.compile(r'[^!-~]|["\\<>^`{|}]')
+_BASE_MAX = 256
+_BASE_REFUSED = "\"\\<>^`{|}"
+# end of spec
 
 # status, title, detail, Retry-After
 PROBLEMS = {
@@ -412,6 +415,6 @@ def traceparent_of(values: Sequence[str]) -> Optional[str]:
 
 
 def check_base(base: str) -> str:
-    if not base or len(base) > 255 or _BAD_IN_BASE.search(base):
-        raise UsageError("problem_base is the start of a URI")
+    if not 1 <= len(base) <= _BASE_MAX or any(not "!" <= each <= "~" or each in _BASE_REFUSED for each in base):
+        raise UsageError(f"problem_base is the start of a URI: 1 to {_BASE_MAX} characters of ASCII, without spaces and {_BASE_REFUSED}")
     return base

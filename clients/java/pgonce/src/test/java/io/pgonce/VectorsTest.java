@@ -51,6 +51,19 @@ class VectorsTest {
     }
 
     @Test
+    void aBaseThatWouldBreakTheDocumentIsRefused() {
+        JsonNode bases = Cases.read(Child.ROOT.resolve("spec/problems.json")).get("type_bases");
+        for (JsonNode good : bases.get("good")) {
+            String document = new String(Problem.ACTIVE.document(Problem.checkBase(good.asText()), null, "0"), StandardCharsets.US_ASCII);
+            assertEquals(true, document.startsWith("{\"type\":\"" + good.asText() + "active\""), document);
+        }
+        for (JsonNode bad : bases.get("bad")) {
+            assertThrows(IllegalArgumentException.class, () -> Problem.checkBase(bad.asText()), bad.toString());
+        }
+        assertEquals("urn:pgonce:problem:", Problem.checkBase(null));
+    }
+
+    @Test
     void whatAnAnswerSaysOfItsEffectIsWhatTheTableOfAllDoorsSays() throws Exception {
         Map<Ending, String> named = Map.of(Ending.STORED, "stored", Ending.FAILED, "refused", Ending.RELEASED, "released", Ending.IN_DOUBT, "in_doubt");
         JsonNode cases = Cases.read(Child.ROOT.resolve("spec/statuses.json")).get("cases");

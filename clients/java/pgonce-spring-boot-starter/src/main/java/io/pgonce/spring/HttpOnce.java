@@ -44,6 +44,7 @@ public final class HttpOnce {
     private final TenantResolver tenants;
     private final boolean withHost;
     private final boolean behindGateway;
+    private final String problemBase;
 
     /**
      * Over a door.
@@ -63,15 +64,16 @@ public final class HttpOnce {
      * @param withHost is a request to another name of the service another request?
      */
     public HttpOnce(Once once, TenantResolver tenants, boolean withHost) {
-        this(once, tenants, withHost, false);
+        this(once, tenants, withHost, false, Problem.checkBase(null));
     }
 
     /** behindGateway: a gateway in front, with the same scope, has claimed each key, and reports what the answer says. */
-    HttpOnce(Once once, TenantResolver tenants, boolean withHost, boolean behindGateway) {
+    HttpOnce(Once once, TenantResolver tenants, boolean withHost, boolean behindGateway, String problemBase) {
         this.once = once;
         this.tenants = tenants;
         this.withHost = withHost;
         this.behindGateway = behindGateway;
+        this.problemBase = problemBase;
     }
 
     /** The work that is elsewhere. */
@@ -204,7 +206,7 @@ public final class HttpOnce {
     }
 
     /** The gateway in front has claimed it: it is told what became of the work. */
-    private static ResponseEntity<byte[]> handed(String scope, HttpServletRequest request, String key, Work work) {
+    private ResponseEntity<byte[]> handed(String scope, HttpServletRequest request, String key, Work work) {
         try {
             return told("done", answer(Objects.requireNonNull(work.call(key), "the work must return an answer")));
         } catch (FinalFailureException failure) {
@@ -238,7 +240,7 @@ public final class HttpOnce {
         return instance;
     }
 
-    private static ResponseEntity<byte[]> answer(Answer answer) {
+    private ResponseEntity<byte[]> answer(Answer answer) {
         if (Answer.TOO_LARGE.equals(answer.resultType()) && answer.replayed()) {
             return problem(Problem.TOO_LARGE, null, answer.traceparent(), newInstance());
         } else if (answer.status() < 200) {
@@ -259,7 +261,7 @@ public final class HttpOnce {
         }
     }
 
-    private static ResponseEntity<byte[]> problem(Problem problem, String more, String traceparent, String instance) {
+    private ResponseEntity<byte[]> problem(Problem problem, String more, String traceparent, String instance) {
         HttpHeaders headers = new HttpHeaders();
         headers.set("Content-Type", Problem.TYPE);
         headers.set("Cache-Control", "no-store");
@@ -267,6 +269,6 @@ public final class HttpOnce {
         if (problem.retryAfterS() > 0) {
             headers.set("Retry-After", String.valueOf(problem.retryAfterS()));
         }
-        return new ResponseEntity<>(problem.document(more, instance), headers, problem.status());
+        return new ResponseEntity<>(problem.document(problemBase, more, instance), headers, problem.status());
     }
 }

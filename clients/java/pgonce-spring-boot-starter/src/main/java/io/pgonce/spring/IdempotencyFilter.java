@@ -32,6 +32,7 @@ import org.springframework.web.filter.OncePerRequestFilter;
 class IdempotencyFilter extends OncePerRequestFilter {
     private final WebSettings settings;
     private final IdempotentHandlers handlers;
+    private final String problemBase;
 
     /** The answer is passed on, and the transaction rolled back. */
     private static final class Released extends Once.NothingDone {
@@ -54,6 +55,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
     IdempotencyFilter(WebSettings settings, IdempotentHandlers handlers) {
         this.settings = settings;
         this.handlers = handlers;
+        this.problemBase = WebSettings.problemBase(settings.environment());
     }
 
     @Override
@@ -64,7 +66,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
             return;
         }
         Idempotent wanted = found.wanted();
-        Replies replies = new Replies(request, response, found.cors());
+        Replies replies = new Replies(request, response, found.cors(), problemBase);
         try {
             String key = HttpOnce.key(request, wanted.required(), wanted.strictKeys(), wanted.keyLength());
             if (key == null) {

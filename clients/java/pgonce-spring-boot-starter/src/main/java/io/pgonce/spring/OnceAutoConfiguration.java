@@ -124,7 +124,8 @@ public class OnceAutoConfiguration {
         @Bean
         @ConditionalOnMissingBean
         HttpOnce httpOnce(Once once, ObjectProvider<TenantResolver> tenants, Environment environment) {
-            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment), WebSettings.withHost(environment), WebSettings.behindGateway(environment));
+            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment), WebSettings.withHost(environment), WebSettings.behindGateway(environment),
+                WebSettings.problemBase(environment));
         }
 
         private static TenantResolver tenants(ObjectProvider<TenantResolver> tenants, Environment environment) {

@@ -25,8 +25,11 @@ final class Replies {
     private final HttpServletResponse response;
     private final CorsConfiguration cors;
 
+    private final String problemBase;
+
     /** cors null: Spring MVC has none for this handler. */
-    Replies(HttpServletRequest request, HttpServletResponse response, CorsConfiguration cors) {
+    Replies(HttpServletRequest request, HttpServletResponse response, CorsConfiguration cors, String problemBase) {
+        this.problemBase = problemBase;
         this.request = request;
         this.response = response;
         this.cors = cors;
@@ -86,7 +89,7 @@ final class Replies {
         if (!allowsOrigin()) {
             return;
         }
-        byte[] document = problem.document(more, instance);
+        byte[] document = problem.document(problemBase, more, instance);
         response.setStatus(problem.status());
         response.setContentType(Problem.TYPE);
         response.setHeader("Cache-Control", "no-store");

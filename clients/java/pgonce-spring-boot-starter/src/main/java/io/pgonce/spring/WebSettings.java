@@ -4,6 +4,7 @@ package io.pgonce.spring;
 import io.pgonce.Once;
 import io.pgonce.OnceException;
 import io.pgonce.Request;
+import io.pgonce.http.Problem;
 import jakarta.servlet.MultipartConfigElement;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
@@ -20,7 +21,8 @@ import org.springframework.web.servlet.ModelAndView;
  *
  * @param once the door
  * @param tenants null: there is but one caller
- * @param environment the properties {@code pgonce.mode}, {@code pgonce.handler-ms}, {@code pgonce.host}, {@code pgonce.gateway}
+ * @param environment the properties {@code pgonce.mode}, {@code pgonce.handler-ms}, {@code pgonce.host}, {@code pgonce.gateway},
+ *     {@code pgonce.problem-base}
  * @param resolver Spring MVC's exception handlers; null: there are none
  * @param errorPage of the application
  * @param uploads the limits of files; null: none
@@ -61,6 +63,11 @@ record WebSettings(Once once, TenantResolver tenants, Environment environment, H
 
     static boolean behindGateway(Environment environment) {
         return environment.getProperty("pgonce.gateway", Boolean.class, false);
+    }
+
+    /** What stands before a problem's name in its type. */
+    static String problemBase(Environment environment) {
+        return Problem.checkBase(environment.getProperty("pgonce.problem-base"));
     }
 
     /** A property that says nonsense says so at the start. */

@@ -159,7 +159,11 @@ class HttpOnceTest {
             exchange.close();
         });
         bank.start();
-        context = Apps.run(server, Apps.JPA, Application.class, "logging.level.io.pgonce=error", "bank=http://127.0.0.1:" + bank.getAddress().getPort(),
+        context = application("logging.level.io.pgonce=error");
+    }
+
+    private static ServletWebServerApplicationContext application(String property) {
+        return Apps.run(server, Apps.JPA, Application.class, property, "bank=http://127.0.0.1:" + bank.getAddress().getPort(),
             "spring.security.user.name=ann", "spring.security.user.password=secret");
     }
 
@@ -208,6 +212,25 @@ class HttpOnceTest {
         String source = Files.readString(Path.of("src/test/java/io/pgonce/spring/Recipe.java"));
         String recipe = source.substring(source.indexOf("Begin of the recipe.\n") + 21, source.indexOf("\n    // End of the recipe.")).stripIndent();
         assertTrue(Files.readString(Path.of("../README.md")).contains(recipe), recipe);
+    }
+
+    @Test
+    void theBaseOfProblemTypesIsTheApplicationsAndABadOneIsAnErrorAtTheStart() throws Exception {
+        ServletWebServerApplicationContext usual = context;
+        context = application("pgonce.problem-base=https://shop.test/problems#");
+        try {
+            for (String target : List.of("/charges", "/orders")) {
+                assertEquals("https://shop.test/problems#key-missing", Child.JSON.readTree(send(target, null, "{}").body()).get("type").asText());
+            }
+        } finally {
+            context.close();
+            context = usual;
+        }
+        Throwable refused = assertThrows(RuntimeException.class, () -> application("pgonce.problem-base=a\"b").close());
+        while (refused.getCause() != null) {
+            refused = refused.getCause();
+        }
+        assertTrue(refused.getMessage().contains("the base of problem types"), refused.toString());
     }
 
     @Test

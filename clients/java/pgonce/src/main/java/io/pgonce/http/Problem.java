@@ -67,6 +67,11 @@ public enum Problem {
     public static final String TYPE = "application/problem+json";
     /** In which the instance begins; after it comes the request's id. */
     public static final String INSTANCE = "urn:pgonce:request:";
+    // spec: problem-base
+    private static final String BASE = "urn:pgonce:problem:";
+    private static final int BASE_MAX = 256;
+    private static final String BASE_REFUSED = "\"\\<>^`{|}";
+    // end of spec
     private static final int DETAIL_MAX = 300;
     private static final int CAUSES_MAX = 8;
 
@@ -128,9 +133,39 @@ public enum Problem {
      * @return application/problem+json
      */
     public byte[] document(String more, String request) {
+        return document(BASE, more, request);
+    }
+
+    /**
+     * The document, with a type that begins with a base of the application's.
+     *
+     * @param base checked by {@link #checkBase}
+     * @param more one sentence more for the detail, or null
+     * @param request the request's id, of letters and digits
+     * @return application/problem+json
+     */
+    public byte[] document(String base, String more, String request) {
         String said = more == null || more.isEmpty() ? "" : " " + escape(more);
-        return ("{\"type\":\"urn:pgonce:problem:" + slug + "\",\"title\":\"" + title + "\",\"status\":" + status + ",\"detail\":\"" + detail
+        return ("{\"type\":\"" + base + slug + "\",\"title\":\"" + title + "\",\"status\":" + status + ",\"detail\":\"" + detail
             + said + "\",\"instance\":\"" + INSTANCE + request + "\",\"retryable\":" + retryable() + "}").getBytes(StandardCharsets.US_ASCII);
+    }
+
+    /**
+     * What may stand before the slug in a type.
+     *
+     * @param base the start of a URI, or null: the default
+     * @return the base
+     * @throws IllegalArgumentException if it would break the document
+     */
+    public static String checkBase(String base) {
+        if (base == null) {
+            return BASE;
+        }
+        if (base.isEmpty() || base.length() > BASE_MAX || base.chars().anyMatch(c -> c < '!' || c > '~' || BASE_REFUSED.indexOf(c) >= 0)) {
+            throw new IllegalArgumentException("pgonce: the base of problem types is the start of a URI: 1 to " + BASE_MAX
+                + " characters of ASCII, without spaces and " + BASE_REFUSED);
+        }
+        return base;
     }
 
     private static String escape(String text) {
