@@ -236,7 +236,7 @@ def tables(measured):
 def clients(run, task):
     """Requests a second of each way, and where the CPU of one goes."""
     written = [f"The endpoints of `{task}`, at {run['connections']} connections: requests per second, and CPU of one request in microseconds (service + PostgreSQL):", "",
-               "| language | as it is | with pgonce | on Redis |", "| --- | --- | --- | --- |"]  # fmt: skip
+               "| language | bare | with pgonce | on Redis |", "| --- | --- | --- | --- |"]  # fmt: skip
     for language, ways in run["measured"].items():
         cells = (f"{way['per_second']:,.0f} ({way['cpu_us']['service']:.0f} + {way['cpu_us']['postgresql']:.0f})" for way in (ways[name] for name in ("bare", "pgonce", "redis")))
         written.append(f"| {language} | {' | '.join(cells)} |")
