@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * apply.c: a batch in one transaction: the inbox, the handler, what has to wait, COMMIT. Where a
- * handler fails, the batch is split by savepoints until the message is found that fails; where only
- * the COMMIT fails (a deferred constraint), by transactions. Called by handler_sql.c and retry.c.
+ * apply.c: a batch in one transaction: inbox, handler, parking, COMMIT. If a handler fails,
+ * savepoints split the batch until the failing message is found. If only the COMMIT fails (a
+ * deferred constraint), the batch is split into transactions. Called by handler_sql.c and retry.c.
  */
 #include "apply.h"
 
@@ -13,9 +13,9 @@
 #include "parked.h"
 
 enum {
-	/* failures in a row that are nobody's fault, before those are looked for whose they are */
+	/* after so many failures in a row that point to no message, single messages are blamed */
 	ISOLATE_AFTER = 5,
-	ACTIVE_TRIES = 8, /* before a message that another process is applying is put aside */
+	ACTIVE_TRIES = 8, /* before a message that another process is applying is parked */
 	ACTIVE_WAIT_MS = 1000
 };
 
@@ -42,7 +42,7 @@ bool apply_handle(consumer *consumer, message *const *messages, size_t count, fa
 	return database_run(&consumer->database, SQL_HANDLE, &given, failure);
 }
 
-/* Where the contract's own functions fail, it is our role's rights, or the installation. */
+/* If the contract's own functions fail, the cause is the role's rights or the installation. */
 static bool nobodys_fault(failure *failure)
 {
 	failure->kind = failure->kind == FAILURE_FAULT ? FAILURE_PASSING : failure->kind;
@@ -94,14 +94,14 @@ static PGresult *receive(message_batch *batch, message *const *messages, size_t 
 
 /* ---- verdicts */
 
-/* Messages by what becomes of them. Duplicates, and those that are parked, are only counted. */
+/* Messages by what happens to them. Duplicates and already parked ones are only counted. */
 typedef struct sorted {
 	message **handled;
 	parking *parkings;
 	size_t handled_count, parked_count;
 } sorted;
 
-/* The inbox does not take it: is that the message's fault? */
+/* The inbox refused the message. True: the message's fault, it is parked. */
 static bool sort_invalid(message_batch *batch, message *message, const char *code, sorted *sorted, failure *failure)
 {
 	struct failure own;
@@ -158,7 +158,7 @@ static bool sort(message_batch *batch, message *message, const char *verdict, co
 	return true;
 }
 
-/* Messages that have an id, in order: inbox, handler for those that are new, parking. */
+/* Messages with an id, in order: inbox, handler for the new ones, parking. */
 static bool apply_usable(message_batch *batch, message **messages, size_t count, failure *failure)
 {
 	consumer *consumer = batch->consumer;
@@ -180,8 +180,8 @@ static bool apply_usable(message_batch *batch, message **messages, size_t count,
 }
 
 /*
- * A part of the batch. One that cannot be used splits it: what comes before it is done before it is
- * parked, what comes after it and has its key then waits behind it.
+ * A part of the batch. An unusable message splits it: the messages before it are applied before it
+ * is parked, and later messages with its key then wait behind it.
  */
 static bool apply_part(message_batch *batch, size_t first, size_t end, failure *failure)
 {
@@ -221,7 +221,7 @@ static bool park_one(message_batch *batch, size_t at, failure *failure)
 	message *message = &batch->messages[at];
 
 	if (prepare_doubts(message, failure)) {
-		/* All of them at once: each by itself would cost a try of the whole batch. */
+		/* All of them at once: asking for each separately would cost a try of the whole batch. */
 		for (size_t i = 0; i < batch->count; i++) {
 			(void)prepare_doubts(&batch->messages[i], failure);
 		}
@@ -235,7 +235,7 @@ static bool park_one(message_batch *batch, size_t at, failure *failure)
 
 static bool try_part(message_batch *batch, size_t first, size_t end, failure *failure);
 
-/* A part that is known to fail as a whole. */
+/* Splits a part that is known to fail as a whole. */
 static bool split(message_batch *batch, size_t first, size_t end, failure *failure)
 {
 	if (end - first == 1) {
@@ -263,7 +263,7 @@ static bool try_part(message_batch *batch, size_t first, size_t end, failure *fa
 	}
 	batch->consumer->counts.open = before;
 	batch->consumer->graves.count = unsent;
-	/* `failure` is the message's: it is kept. */
+	/* `failure` describes the message's error and is kept. */
 	if (!database_command(database, "ROLLBACK TO SAVEPOINT part", &ignored) ||
 	    !database_command(database, "RELEASE SAVEPOINT part", &ignored)) {
 		*failure = ignored;
@@ -272,7 +272,7 @@ static bool try_part(message_batch *batch, size_t first, size_t end, failure *fa
 	return split(batch, first, end, failure);
 }
 
-/* All of the part that is open is applied or parked: COMMIT makes it so. */
+/* All messages of the open part are applied or parked; COMMIT makes this durable. */
 static bool commit(message_batch *batch, size_t size, failure *failure)
 {
 	consumer *consumer = batch->consumer;
@@ -293,12 +293,12 @@ static bool begin(consumer *consumer, failure *failure)
 	return database_begin(&consumer->database, failure);
 }
 
-/* A part in a transaction of its own. */
+/* One part in its own transaction. */
 static bool transact(message_batch *batch, size_t first, size_t end, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	database *database = &consumer->database;
-	const size_t unsent = consumer->graves.count; /* of the parts that are committed */
+	const size_t unsent = consumer->graves.count; /* of the committed parts */
 	bool good = begin(consumer, failure) && apply_part(batch, first, end, failure);
 
 	if (!good && database->in_transaction && is_of_a_message(batch, failure)) {
@@ -312,7 +312,7 @@ static bool transact(message_batch *batch, size_t first, size_t end, failure *fa
 		}
 		if (good && batch->isolating && cause.kind == FAILURE_PASSING && consumer->counts.open.applied == 0 &&
 		    end - first > 1) {
-			*failure = cause; /* it is everybody: the server's trouble, not a message's */
+			*failure = cause; /* all messages fail: the server's trouble, not a message's */
 			good = false;
 		}
 	}
@@ -324,7 +324,7 @@ static bool transact(message_batch *batch, size_t first, size_t end, failure *fa
 		return true;
 	}
 	consumer->graves.count = unsent;
-	/* Where it is everybody, what parks a message does not commit either. */
+	/* If all messages fail, a COMMIT that parks one fails too. */
 	if (!is_of_a_message(batch, failure)) {
 		return false;
 	}
@@ -357,7 +357,7 @@ bool apply_batch(message_batch *batch, failure *failure)
 		consumer->counts.open = (tally){0};
 	} while (!good && batch->ask_again && !runtime_stopping());
 	if (!good) {
-		/* Those of parts that are committed have their copy sent after their next turn. */
+		/* The copies for committed parts are sent after those messages' next turn. */
 		consumer->graves.count = 0;
 		batch->failures++;
 		batch->active_tries += strcmp(failure->sqlstate, "P4029") == 0;

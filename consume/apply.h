@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* apply.h: how the SQL handler applies messages: new ones (apply.c), parked ones (retry.c). */
+/* apply.h: how the SQL handler applies messages: new ones (apply.c) and parked ones (retry.c). */
 #pragma once
 
 #include "consumer.h"
@@ -9,31 +9,31 @@ typedef struct message_batch {
 	arena arena; /* of its messages */
 	message *messages;
 	size_t count;
-	int failures;     /* tries that failed */
-	int active_tries; /* of them, since another process was applying one of the messages */
+	int failures;     /* failed tries */
+	int active_tries; /* of these, because another process was applying one of the messages */
 	/* Of one try. */
-	/* failures that are nobody's fault are laid to single messages too, uncounted */
+	/* failures that point to no message are blamed on single messages too, uncounted */
 	bool isolating;
-	bool ask_again; /* a payload was not jsonb against our belief: ask the server, then again */
+	bool ask_again; /* a payload believed to be jsonb was not: ask the server, then try again */
 } message_batch;
 
 /*
- * One try: true: all that can be is committed, all else parked. False: *failure, and no transaction
- * is open; call again, until it is true: the inbox makes that harmless.
+ * One try. True: every message is committed as applied or parked. False: *failure, and no
+ * transaction is open. Call it again until it returns true; the inbox makes repeats harmless.
  */
 bool apply_batch(message_batch *batch, failure *failure);
-/* Calls the handler for messages in order, in the transaction that is open. */
+/* Calls the handler for messages in order, in the open transaction. */
 bool apply_handle(consumer *consumer, message *const *messages, size_t count, failure *failure);
 /*
- * The inbox's verdicts on messages, a row each (clear them), in the transaction that is open; NULL:
- * *failure. ordered: one waits behind a parked message of its key.
+ * The inbox's verdicts on messages, one row each (clear the result), in the open transaction. NULL:
+ * *failure. ordered: a message waits behind a parked message of its key.
  */
 PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count, bool ordered, failure *failure);
-/* May the role call what apply_batch calls? */
+/* True: the role may call everything that apply_batch calls. */
 bool apply_allowed(consumer *consumer, failure *failure);
 
 /*
- * Tries parked messages that are due, for a while; *most is how many to ask for, at least 1, and
- * learns from what happens. False: the server's trouble; no transaction is open.
+ * Tries parked messages that are due, for a limited time. *most is how many to ask for, at least 1;
+ * it is adjusted to the results. False: the server's trouble; no transaction is open.
  */
 bool retry_due(consumer *consumer, int *most, failure *failure);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * connection.c: a consumer's connection to PostgreSQL, tried until there is one, and what must hold
- * on it: the handler, the ids of the inbox, and that it is this process's turn.
+ * connection.c: a consumer's connection to PostgreSQL, retried until it succeeds, and the checks on
+ * it: the handler, the inbox's ids, and that it is this process's turn.
  */
 #include "consumer.h"
 
@@ -26,7 +26,7 @@ void connection_keep_alive(void *argument)
 	char problem[256];
 
 	if (consumer->source != NULL) {
-		/* Deliveries that it loses are committed, or will come again. */
+		/* Deliveries lost here are committed, or will be delivered again. */
 		(void)consumer->settings.class->fetch(consumer->source, 0, 0, 0, &none, &count, problem);
 	}
 }
@@ -58,7 +58,7 @@ bool connection_fail(consumer *consumer, consume_result result, char *problem)
 	return false;
 }
 
-/* Under another id a message would be applied again. FAILURE_FAULT: there are such ids. */
+/* Under another id a message would be applied again. FAILURE_FAULT: the inbox has such ids. */
 static bool keeps_its_ids(consumer *consumer, failure *failure)
 {
 	bool opaque = consumer->settings.ids == IDS_OPAQUE;
@@ -71,16 +71,17 @@ static bool keeps_its_ids(consumer *consumer, failure *failure)
 	PGresult *result = database_query(&consumer->database, SQL_IS_INBOX_OF, &given, failure);
 	bool changed = result != NULL && result_is_true(result, 0, 0);
 	if (changed && result_is_true(result, 0, 1)) {
-		/* Set to either, it would be told to take the other. */
-		failure_set(failure, FAILURE_FAULT,
-		            "the inbox remembers messages of this consumer by both kinds of ids, opaque and uuidv7: with "
-		            "either it would apply those of the other kind again. See that nothing else calls once.receive "
-		            "for it with the other kind; start it when the inbox no longer remembers that kind (the scope's "
-		            "retention; what is parked: pgonce dead discard), or give it another name, with which it applies "
-		            "whatever its broker delivers");
+		/* With both kinds stored, "set the other kind" would be said for either setting. */
+		failure_set(
+		    failure, FAILURE_FAULT,
+		    "the inbox holds messages of this consumer under both kinds of ids, opaque and uuidv7: with "
+		    "either it would apply those of the other kind again. Make sure that nothing else calls once.receive "
+		    "for it with the other kind. Start it when the inbox no longer holds that kind (the scope's "
+		    "retention; for parked messages: pgonce dead discard), or give it another name: it then applies "
+		    "everything that its broker delivers");
 	} else if (changed) {
 		failure_set(failure, FAILURE_FAULT,
-		            "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
+		            "the inbox holds messages of this consumer under ids = %s: under other ids it would apply "
 		            "them again. Set ids = %s",
 		            other, other);
 	}
@@ -88,7 +89,8 @@ static bool keeps_its_ids(consumer *consumer, failure *failure)
 	return result != NULL && !changed;
 }
 
-/* For how long, and whether there is anything: for a source that may begin anew. */
+/* How long the inbox remembers, and whether the consumer has run before: for a source that may
+ * start over. */
 static bool ask_memory(consumer *consumer, failure *failure)
 {
 	parameters given = {0};
@@ -132,11 +134,10 @@ static bool take_turn(consumer *consumer, failure *failure)
 	PGresult *result = database_query(&consumer->database, SQL_TAKE_TURN, &given, failure);
 	bool good = result != NULL;
 	if (good && PQgetisnull(result, 0, 0)) {
-		failure_set(
-		    failure, FAILURE_FAULT,
-		    "a connection pooler stands between the consumer and PostgreSQL; hint: connect to PostgreSQL itself "
-		    "(dsn), or set order_by = none: the order of a key is kept by a lock of the session, which a pooler "
-		    "would hand to others");
+		failure_set(failure, FAILURE_FAULT,
+		            "a connection pooler is between the consumer and PostgreSQL; hint: connect to PostgreSQL directly "
+		            "(dsn), or set order_by = none: a session lock keeps the order of a key, and a pooler "
+		            "would give that session to other clients");
 		good = false;
 	}
 	consumer->has_turn = good && result_is_true(result, 0, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* consume_settings.c: the options of a consumer, and what must hold between them. */
+/* consume_settings.c: the options of a consumer, and the rules between them. */
 #include "consume_settings.h"
 
 #include <assert.h>
@@ -20,43 +20,43 @@
 /* clang-format off */
 const config_option consume_options[] = {
 	{.name = "dsn", .kind = CONFIG_TEXT, .offset = AT(dsn), .help = "the database, as libpq's connection string; default: the file's dsn, then --dsn, then libpq's environment"},
-	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "where the messages come from:" SOURCES(SOURCE_WORD)},
+	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "the source of the messages:" SOURCES(SOURCE_WORD)},
 	{.name = "handler", .kind = CONFIG_TEXT, .offset = AT(handler), .help = "the SQL function that applies a message: schema.name, with one argument of type once.message. It runs in the transaction that remembers the message, as the role of the dsn. Either this or endpoint"},
 	{.name = "endpoint", .kind = CONFIG_TEXT, .offset = AT(endpoint), .help = "an HTTP endpoint that applies a message: each is POSTed under a lease, with Idempotency-Key and the message's headers. 2xx: applied. Either this or handler"},
-	{.name = "id", .kind = CONFIG_TEXT, .offset = AT(id), .standard = "header:Pgonce-Event-Id", .help = "what makes it one message, however often it is delivered: header:NAME, json:/pointer into the payload (RFC 6901), or coordinates (its place in the broker's log: no protection from a producer that sends twice). A message without one is dead at once; one that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},
-	{.name = "ids", .kind = CONFIG_CHOICE, .offset = AT(ids), .choices = "opaque|uuidv7", .standard = "opaque", .help = "opaque: an id is only a name, and a message of any age is applied; uuidv7: an id that is a UUIDv7 carries its day, which is deleted as a whole, and a message of a deleted day is dead. Not to be changed while the inbox remembers messages"},
-	{.name = "order_by", .kind = CONFIG_TEXT, .offset = AT(order_by), .standard = "key", .help = "messages with the same key are applied in the order in which the broker gives them: key (the broker's own, else the header Pgonce-Key; with the aggregate's tenant and type, where a relay has sent them), header:NAME, json:/pointer, or none"},
+	{.name = "id", .kind = CONFIG_TEXT, .offset = AT(id), .standard = "header:Pgonce-Event-Id", .help = "where the message's id is: header:NAME, json:/pointer into the payload (RFC 6901), or coordinates (its place in the broker's log: no protection if the producer sends it twice). A message without an id is dead at once; an id that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},
+	{.name = "ids", .kind = CONFIG_CHOICE, .offset = AT(ids), .choices = "opaque|uuidv7", .standard = "opaque", .help = "opaque: an id is only a name, and a message of any age is applied; uuidv7: an id that is a UUIDv7 carries its day, days are deleted as a whole, and a message of a deleted day is dead. Do not change it while the inbox holds messages"},
+	{.name = "order_by", .kind = CONFIG_TEXT, .offset = AT(order_by), .standard = "key", .help = "messages with the same key are applied in the broker's order. Where the key is: key (the broker's key, else the header Pgonce-Key; with the aggregate's tenant and type, if a relay sent them), header:NAME, json:/pointer, or none"},
 	{.name = "tenant", .kind = CONFIG_TEXT, .offset = AT(tenant), .standard = "", .help = "the tenant of the inbox and of the handler's work"},
-	{.name = "batch", .kind = CONFIG_NUMBER, .offset = AT(batch), .minimum = 1, .maximum = 10000, .standard = "500", .applies = "handler", .help = "how many messages one transaction applies at most"},
-	{.name = "prefetch", .kind = CONFIG_NUMBER, .offset = AT(prefetch), .minimum = 1, .maximum = 100000, .standard = "2000", .help = "how many messages are held in memory at most"},
-	{.name = "memory", .kind = CONFIG_BYTES, .offset = AT(memory), .minimum = 1048576, .maximum = 68719476736, .standard = "32M", .help = "how many bytes of messages (payload, key, headers) are held at most, read ahead, at work, and parked ones that are tried again; a larger message is held alone. What is copied on its way comes on top: with the default the process stays below 128 MB"},
-	{.name = "attempts", .kind = CONFIG_NUMBER, .offset = AT(attempts), .minimum = 1, .maximum = 1000, .standard = "10", .help = "after so many failed attempts a message is dead"},
+	{.name = "batch", .kind = CONFIG_NUMBER, .offset = AT(batch), .minimum = 1, .maximum = 10000, .standard = "500", .applies = "handler", .help = "the most messages that one transaction applies"},
+	{.name = "prefetch", .kind = CONFIG_NUMBER, .offset = AT(prefetch), .minimum = 1, .maximum = 100000, .standard = "2000", .help = "the most messages held in memory"},
+	{.name = "memory", .kind = CONFIG_BYTES, .offset = AT(memory), .minimum = 1048576, .maximum = 68719476736, .standard = "32M", .help = "the most bytes of messages (payload, key, headers) held in memory: read ahead, in work, and parked ones that are tried again; a larger message is held alone. Temporary copies are extra: with the default the process stays below 128 MB"},
+	{.name = "attempts", .kind = CONFIG_NUMBER, .offset = AT(attempts), .minimum = 1, .maximum = 1000, .standard = "10", .help = "the number of failed attempts after which a message is dead"},
 	{.name = "retry_first", .kind = CONFIG_DURATION, .offset = AT(retry_first_ms), .minimum = 1, .maximum = 86400000, .standard = "1s", .help = "the pause before the second attempt; doubled each time, with jitter"},
 	{.name = "retry_most", .kind = CONFIG_DURATION, .offset = AT(retry_most_ms), .minimum = 1, .maximum = 86400000, .standard = "5m", .help = "the longest pause between two attempts"},
-	{.name = "on_dead", .kind = CONFIG_CHOICE, .offset = AT(on_dead), .choices = "block|skip", .standard = "block", .help = "what becomes of the later messages of a dead one's key: block: they wait for pgonce dead retry or discard; skip: they go on"},
-	{.name = "parked_max", .kind = CONFIG_NUMBER, .offset = AT(parked_max), .minimum = 1, .maximum = 100000000, .standard = "100000", .help = "with so many messages parked (waiting, retrying, dead) no more are taken from the broker"},
-	{.name = "dead_topic", .kind = CONFIG_TEXT, .offset = AT(dead_topic), .help = "a topic, subject or routing key of the same broker to which a copy of each dead message is sent, at least once"},
+	{.name = "on_dead", .kind = CONFIG_CHOICE, .offset = AT(on_dead), .choices = "block|skip", .standard = "block", .help = "what happens to later messages with a dead message's key: block: they wait for pgonce dead retry or discard; skip: they are applied"},
+	{.name = "parked_max", .kind = CONFIG_NUMBER, .offset = AT(parked_max), .minimum = 1, .maximum = 100000000, .standard = "100000", .help = "stop reading from the broker when this many messages are parked (waiting, retrying, dead)"},
+	{.name = "dead_topic", .kind = CONFIG_TEXT, .offset = AT(dead_topic), .help = "a topic, subject or routing key of the same broker that gets a copy of each dead message, at least once"},
 	{.name = "prepare", .kind = CONFIG_FLAG, .offset = AT(prepare), .standard = "yes", .help = "prepare statements once per connection; no: behind a pooler in transaction mode"},
-	{.name = "lease", .kind = CONFIG_DURATION, .offset = AT(lease_ms), .minimum = 1000, .maximum = 3600000, .standard = "60s", .applies = "endpoint", .help = "how long a call holds its message before another process may take it over; renewed while the call goes on"},
+	{.name = "lease", .kind = CONFIG_DURATION, .offset = AT(lease_ms), .minimum = 1000, .maximum = 3600000, .standard = "60s", .applies = "endpoint", .help = "how long a call holds its message before another process may take it over; renewed while the call runs"},
 	{.name = "timeout", .kind = CONFIG_DURATION, .offset = AT(timeout_ms), .minimum = 100, .maximum = 3600000, .standard = "30s", .applies = "endpoint", .help = "how long a call may take"},
-	{.name = "in_flight", .kind = CONFIG_NUMBER, .offset = AT(in_flight), .minimum = 1, .maximum = 10000, .standard = "64", .applies = "endpoint", .help = "calls at once; of one key one at a time"},
-	{.name = "response_max", .kind = CONFIG_BYTES, .offset = AT(response_max), .minimum = 0, .maximum = 16777216, .standard = "64k", .applies = "endpoint", .help = "how much of an answer's body is stored as the outcome"},
-	{.name = "endpoint_ca_file", .kind = CONFIG_TEXT, .offset = AT(ca_file), .applies = "endpoint", .help = "the certificates that the endpoint's must be signed by; default: the system's"},
-	{.name = "endpoint_certificate_file", .kind = CONFIG_TEXT, .offset = AT(certificate_file), .applies = "endpoint", .help = "our own certificate, for an endpoint that asks for one"},
-	{.name = "endpoint_key_file", .kind = CONFIG_TEXT, .offset = AT(key_file), .applies = "endpoint", .help = "and its key"},
+	{.name = "in_flight", .kind = CONFIG_NUMBER, .offset = AT(in_flight), .minimum = 1, .maximum = 10000, .standard = "64", .applies = "endpoint", .help = "the most calls at a time; at most one per key"},
+	{.name = "response_max", .kind = CONFIG_BYTES, .offset = AT(response_max), .minimum = 0, .maximum = 16777216, .standard = "64k", .applies = "endpoint", .help = "the most bytes of an answer's body that are stored as the outcome"},
+	{.name = "endpoint_ca_file", .kind = CONFIG_TEXT, .offset = AT(ca_file), .applies = "endpoint", .help = "the CA certificates for the endpoint's certificate; default: the system's"},
+	{.name = "endpoint_certificate_file", .kind = CONFIG_TEXT, .offset = AT(certificate_file), .applies = "endpoint", .help = "the client certificate, for an endpoint that asks for one"},
+	{.name = "endpoint_key_file", .kind = CONFIG_TEXT, .offset = AT(key_file), .applies = "endpoint", .help = "the client certificate's key"},
 	{.name = NULL},
 };
 /* clang-format on */
 
-/* What the checks below look at, and where they say what is wrong. */
+/* What the checks below read, and where they report problems. */
 typedef struct look {
 	const config *config;
 	const config_section *section;
 	settings *settings;
-	char *problems; /* NULL: none so far */
+	char *problems; /* NULL: no problem so far */
 } look;
 
-/* Says what is wrong with an option (NULL: with the section). */
+/* Reports a problem with an option (NULL: with the section). */
 __attribute__((format(printf, 3, 4))) static void refuse(look *look, const char *option, const char *format, ...)
 {
 	char text[1024];
@@ -85,12 +85,12 @@ static void find_class(look *look)
 		for (size_t i = 0; source_at(i) != NULL; i++) {
 			names = arena_format(&arena, "%s%s%s", names, i == 0 ? "" : ", ", source_at(i)->name);
 		}
-		refuse(look, "source", "source: '%s' is none of %s", settings->source, names);
+		refuse(look, "source", "source: '%s' is not one of %s", settings->source, names);
 	}
 	arena_clear(&arena);
 }
 
-/* Is every option known to the source, or, where that is not known, to any of them? */
+/* Every option must be known to the source or, if the source is unknown, to any source. */
 static void check_names(look *look)
 {
 	const config_option *tables[1 + SOURCES_MAX] = {consume_options};
@@ -111,11 +111,11 @@ static bool check_endpoint(look *look)
 {
 	const settings *settings = look->settings;
 	const http_settings http = {.allow_plain = true};
-	/* What is before an @ may be a password. */
+	/* The part before an @ may contain a password. */
 	const char *at = strrchr(settings->endpoint, '@');
 
 	if (http_check_url(&http, settings->endpoint)[0] != '\0') {
-		refuse(look, "endpoint", "endpoint: '%s' is no URL: http://HOST/PATH or https://HOST/PATH",
+		refuse(look, "endpoint", "endpoint: '%s' is not a URL: http://HOST/PATH or https://HOST/PATH",
 		       at == NULL ? settings->endpoint : at + 1);
 		return false;
 	}
@@ -138,7 +138,7 @@ static bool check_endpoint(look *look)
 	return true;
 }
 
-/* Exactly one of the two handlers, and nothing that is only the other's. */
+/* Exactly one of the two handlers, and no option that only the other uses. */
 static void check_handler(look *look)
 {
 	const settings *settings = look->settings;
@@ -168,19 +168,20 @@ static void check_origins(look *look)
 
 	if (!origin_read(settings->id, &settings->id_from) || settings->id_from.kind == ORIGIN_NONE ||
 	    settings->id_from.kind == ORIGIN_KEY) {
-		refuse(look, "id", "id: '%s' is none of header:NAME, json:/pointer, coordinates", settings->id);
+		refuse(look, "id", "id: '%s' is not one of header:NAME, json:/pointer, coordinates", settings->id);
 		return;
 	}
 	settings->id_from.opaque = settings->ids == IDS_OPAQUE;
 	if (!origin_read(settings->order_by, &settings->key_from) || settings->key_from.kind == ORIGIN_COORDINATES) {
-		refuse(look, "order_by", "order_by: '%s' is none of key, header:NAME, json:/pointer, none", settings->order_by);
+		refuse(look, "order_by", "order_by: '%s' is not one of key, header:NAME, json:/pointer, none",
+		       settings->order_by);
 	} else if (settings->id_from.kind == ORIGIN_COORDINATES && !settings->class->has_coordinates) {
 		refuse(look, "id", "id: a message of %s has no coordinates; use header:NAME or json:/pointer",
 		       settings->class->name);
 	} else if (!settings->prepare && !settings->class->shares_order && settings->key_from.kind != ORIGIN_NONE) {
 		refuse(look, "prepare",
-		       "prepare: with %s the order of a key is kept by one process at a time, under a lock of its session, "
-		       "which a pooler in transaction mode does not keep; connect directly, or set order_by = none",
+		       "prepare: with %s the order of a key is kept by one process at a time, under a session lock, "
+		       "which a pooler in transaction mode loses; connect directly, or set order_by = none",
 		       settings->class->name);
 	}
 }
@@ -217,7 +218,7 @@ bool settings_read(const config *config, const config_section *section, settings
 	if (settings->class != NULL && !settings->class->check(config, section, &own)) {
 		config_problem_add(&look.problems, own);
 	}
-	/* What is to hold between values says nothing where they could not be read. */
+	/* Rules between values are checked only if the values could be read. */
 	if (applied && settings->class != NULL) {
 		check_handler(&look);
 		check_origins(&look);

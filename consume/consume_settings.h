@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* consume_settings.h: what a [consume NAME] section says, but for what is its source's own. */
+/* consume_settings.h: the options of a [consume NAME] section, without those of its source. */
 #pragma once
 
 #include "consume.h"
@@ -22,7 +22,7 @@ typedef struct settings {
 	/* of endpoint */
 	int64_t lease_ms, timeout_ms, in_flight, response_max;
 	const char *ca_file, *certificate_file, *key_file;
-	/* read from the above */
+	/* read from the options above */
 	const source_class *class;
 	origin id_from, key_from;
 } settings;

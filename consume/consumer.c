@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * consumer.c: the life of a consumer: again and again it takes messages from its source, has its
- * handler (handler.h) work, and acknowledges what is settled. What fails because of the database is
- * tried again after a pause.
+ * consumer.c: a consumer's life: in a loop it takes messages from its source, lets its handler
+ * (handler.h) work, and acknowledges settled messages. If the database fails, it tries again after
+ * a pause.
  */
 #include "consumer.h"
 
@@ -14,11 +14,11 @@
 #include "parked.h"
 
 enum {
-	FETCH_MS = 250, /* the wish to stop is heard in between */
+	FETCH_MS = 250, /* a request to stop is noticed in between */
 	TURN_MS = 1000,
 	IDLE_MS = 2000, /* with `once` */
 	FULL_MS = 200,
-	COUNT_EVERY_MS = 5000 /* others park and retry too */
+	COUNT_EVERY_MS = 5000 /* other processes park and retry too */
 };
 
 /* ---- the source */
@@ -28,7 +28,7 @@ static void note_source(consumer *consumer, source_state state, const char *prob
 	char quoted[RUNTIME_QUOTE_BYTES];
 	const bool away = state == SOURCE_UNAVAILABLE;
 
-	/* Another problem is said as well: a broker that is there again may have lost its queue. */
+	/* A different problem is logged too: a broker that is back may have lost its queue. */
 	if (away && (!consumer->away || strcmp(problem, consumer->away_problem) != 0)) {
 		runtime_log(&consumer->speaker, RUNTIME_WARNING, "source_away", "problem=%s", runtime_quote(problem, quoted));
 		snprintf(consumer->away_problem, sizeof consumer->away_problem, "%s", problem);
@@ -50,7 +50,7 @@ static void set_stalled(consumer *consumer, bool stalled)
 	}
 }
 
-/* What has messages and gives none is no reason to end: an operator has to look. */
+/* A source that has messages but delivers none is no reason to end: an operator has to look. */
 static void look_for_stall(consumer *consumer)
 {
 	const source_class *class = consumer->settings.class;
@@ -59,10 +59,11 @@ static void look_for_stall(consumer *consumer)
 	bool stalled = class->stalled != NULL && class->stalled(consumer->source, problem);
 
 	if (stalled && !consumer->stalled) {
-		runtime_log(
-		    &consumer->speaker, RUNTIME_ERROR, "stalled",
-		    "problem=%s hint=\"the broker's log%s may say why; a restart reads anew from what is acknowledged\"",
-		    runtime_quote(problem, quoted), strcmp(class->name, "kafka") == 0 ? ", or lines of event=kafka," : "");
+		runtime_log(&consumer->speaker, RUNTIME_ERROR, "stalled",
+		            "problem=%s hint=\"the broker's log%s may say why; a restart reads again from the last "
+		            "acknowledged message\"",
+		            runtime_quote(problem, quoted),
+		            strcmp(class->name, "kafka") == 0 ? ", or lines of event=kafka," : "");
 	} else if (!stalled && consumer->stalled) {
 		runtime_log(&consumer->speaker, RUNTIME_INFO, "not_stalled", "source=%s", class->name);
 	}
@@ -97,7 +98,7 @@ static bool open_source(consumer *consumer)
 	return true;
 }
 
-/* A consumer that runs for the first time has forgotten nothing until it has run for that long. */
+/* A consumer on its first run has forgotten nothing until it has run for the whole retention. */
 static void remind(consumer *consumer)
 {
 	bool forgets = consumer->has_run || runtime_now_ms() - consumer->opened_ms >= consumer->remembered_ms;
@@ -107,7 +108,8 @@ static void remind(consumer *consumer)
 	}
 }
 
-/* What the handler is done with: it is committed or parked, and so is all that came before. */
+/* Acknowledges what the handler has finished: it and everything before it is committed or
+ * parked. */
 static void acknowledge(consumer *consumer)
 {
 	source_message **settled = arena_take(&consumer->arena, (consumer->out + 1) * sizeof(source_message *));
@@ -125,7 +127,7 @@ static void acknowledge(consumer *consumer)
 	}
 }
 
-/* All that is out, undone. */
+/* Returns all outstanding deliveries, undone. */
 static void give_back(consumer *consumer)
 {
 	arena_clear(&consumer->arena);
@@ -145,7 +147,7 @@ static bool is_full(consumer *consumer)
 
 	if (full && !consumer->full_said) {
 		runtime_log(&consumer->speaker, RUNTIME_ERROR, "full",
-		            "parked=%lld parked_max=%lld hint=\"nothing is taken from the broker until fewer are parked: "
+		            "parked=%lld parked_max=%lld hint=\"no messages are read from the broker until fewer are parked: "
 		            "pgonce dead list\"",
 		            (long long)consumer->parked, (long long)consumer->settings.parked_max);
 	} else if (!full && consumer->full_said) {
@@ -156,7 +158,7 @@ static bool is_full(consumer *consumer)
 	return full;
 }
 
-/* Fetches what the handler has room for, or keeps the source alive. False: nothing came. */
+/* Fetches as many as the handler has room for, or keeps the source alive. False: nothing came. */
 static bool take(consumer *consumer)
 {
 	const handler_load load = consumer->handler_class->load(consumer->handler);
@@ -171,7 +173,8 @@ static bool take(consumer *consumer)
 	remind(consumer);
 	source_state state =
 	    consumer->settings.class->fetch(consumer->source, most, load.room_bytes, wait_ms, deliveries, &count, problem);
-	/* One that was never connected, since nothing was wanted of it yet, has no problem to tell. */
+	/* A source that never connected, because nothing was asked of it yet, has no problem to
+	 * report. */
 	if (most > 0 || (state != SOURCE_OK && problem[0] != '\0')) {
 		note_source(consumer, state, problem);
 	}
@@ -189,7 +192,7 @@ static bool take(consumer *consumer)
 	if (full && load.held == 0) {
 		(void)runtime_sleep(FULL_MS);
 	}
-	/* With `once` a full consumer has nothing to do, connected to its source or not. */
+	/* With `once`, a full consumer has nothing to do, whether or not its source is connected. */
 	return count > 0 || (full ? !consumer->job->once : state != SOURCE_OK);
 }
 
@@ -199,7 +202,7 @@ static bool take(consumer *consumer)
 static bool get_ready(consumer *consumer)
 {
 	while (!connection_ready(consumer)) {
-		give_back(consumer); /* the turn may be another's now */
+		give_back(consumer); /* another process may have the turn now */
 		if (runtime_stopping() || consumer->problem != NULL) {
 			return false;
 		}
@@ -271,9 +274,10 @@ consume_result consume_run(const consume_job *job, char **problem)
 	                                .argument = consumer};
 	counts_publish(&consumer->counts, job->metrics, job->section->name);
 	if (consumer->settings.id_from.kind == ORIGIN_COORDINATES) {
-		runtime_log(&consumer->speaker, RUNTIME_WARNING, "id",
-		            "hint=\"id = coordinates: a message that its producer sends twice is applied twice; use an id of "
-		            "its own\"");
+		runtime_log(
+		    &consumer->speaker, RUNTIME_WARNING, "id",
+		    "hint=\"id = coordinates: a message that its producer sends twice is applied twice; use a header or "
+		    "a field of the payload as its id\"");
 	}
 	runtime_job(1);
 	run(consumer);

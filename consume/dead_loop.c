@@ -13,8 +13,9 @@ const char *dead_loop_topic(const config_section *section)
 
 char *dead_loop_problem(const config *config, const config_section *section, const char *option)
 {
-	return config_problem(config, section, config_entry_of(section, "dead_topic"),
-	                      "dead_topic: '%s' is what %s reads: a copy of a dead message would die there again, and its "
-	                      "copy too, without end; name another",
-	                      dead_loop_topic(section), option);
+	return config_problem(
+	    config, section, config_entry_of(section, "dead_topic"),
+	    "dead_topic: '%s' is also read, by %s: a copy of a dead message would die there again, and its "
+	    "copy too, without end; name another topic",
+	    dead_loop_topic(section), option);
 }

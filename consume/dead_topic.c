@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * dead_topic.c: see dead_topic.h. A message is dead only when its copy is sent, and its copy is
- * sent only when it is stored that it has used up its attempts: a process that dies in between
- * sends the copy after the message's next turn. Called by all that applies messages.
+ * dead_topic.c: see dead_topic.h. A message is dead only once its copy is sent, and the copy is
+ * sent only once it is stored that the message's attempts are used up. If the process dies in
+ * between, the copy is sent after the message's next turn. Called by everything that applies
+ * messages.
  */
 #include "dead_topic.h"
 
@@ -15,15 +16,15 @@
 
 enum {
 	ERROR_HEADER_BYTES = 800,
-	SEND_MS = 5000, /* for all that are dead at a time */
+	SEND_MS = 5000, /* for all dead messages together */
 	SEND_LEAST_MS = 1000,
-	/* A send that took so long is a broker that takes nothing: it is left alone for a while. */
+	/* After a send as slow as this, the broker is not accepting: it gets a pause. */
 	SLOW_MS = 1000,
 	AWAY_FIRST_MS = 5000,
 	AWAY_MOST_MS = 60000
 };
 
-/* A header's value may have no line's end. */
+/* A header's value may contain no line end. */
 static const char *one_line(arena *arena, const char *text)
 {
 	char *line = arena_text(arena, text, strnlen(text, ERROR_HEADER_BYTES));
@@ -42,7 +43,7 @@ static once_bytes bytes_of(const char *text)
 	return (once_bytes){.data = text, .length = strlen(text)};
 }
 
-/* A copy with what happened to it. True: the broker has it. */
+/* Sends a copy with the error's details. True: the broker has it. */
 static bool send_copy(consumer *consumer, const parking *dead, int timeout_ms, char problem[256])
 {
 	arena *arena = &consumer->arena;
@@ -56,7 +57,7 @@ static bool send_copy(consumer *consumer, const parking *dead, int timeout_ms, c
 	source_header *headers = arena_take(arena, (copy.header_count + 1) * sizeof *headers);
 	size_t used = 0;
 	for (size_t i = 0; i < copy.header_count; i++) {
-		/* Its own id of deduplication would make the copy a duplicate of the message. */
+		/* The message's deduplication id would make the copy a duplicate of the message. */
 		const char *name = copy.headers[i].name;
 		if (strcasecmp(name, "Nats-Msg-Id") != 0 && strncasecmp(name, "Pgonce-Dead-", 12) != 0) {
 			headers[used++] = copy.headers[i];
@@ -78,7 +79,7 @@ static bool send_copy(consumer *consumer, const parking *dead, int timeout_ms, c
 	                                         sizeof more / sizeof more[0], timeout_ms, problem);
 }
 
-/* Calls must be renewed meanwhile. */
+/* Leases must be renewed meanwhile. */
 static int64_t patience_ms(const settings *settings)
 {
 	int64_t lease_ms = settings->lease_ms / 3 > SEND_LEAST_MS ? settings->lease_ms / 3 : SEND_LEAST_MS;
@@ -86,8 +87,7 @@ static int64_t patience_ms(const settings *settings)
 	return settings->endpoint != NULL && lease_ms < SEND_MS ? lease_ms : SEND_MS;
 }
 
-/* A refusal that comes at once costs nothing: only a broker that is slow to say no is left alone.
- */
+/* An immediate refusal costs nothing: only a broker that refuses slowly gets a pause. */
 static void note_result(consumer *consumer, bool sent, int64_t took_ms)
 {
 	graves *graves = &consumer->graves;
@@ -100,8 +100,8 @@ static void note_result(consumer *consumer, bool sent, int64_t took_ms)
 	}
 }
 
-/* Puts those that are sent first. Their number. *tried: one at least was; else it is not yet time.
- */
+/* Moves the sent ones to the front; returns their number. *tried: false if it was not yet time to
+ * send any. */
 static size_t send_copies(consumer *consumer, parking *unsent, size_t count, bool *tried)
 {
 	graves *graves = &consumer->graves;
@@ -144,7 +144,7 @@ bool dead_topic_send(consumer *consumer, failure *failure)
 		parked_log(consumer, &parkings[i]);
 	}
 	if (!tried) {
-		return true; /* they are stored so */
+		return true; /* already stored as unsent */
 	}
 	if (sent_count < count) {
 		metric_count(consumer->counts.dead_unsent, count - sent_count);
@@ -154,9 +154,9 @@ bool dead_topic_send(consumer *consumer, failure *failure)
 	if (!parked_store(consumer, parkings, count, failure)) {
 		return false;
 	}
-	consumer->graves.count = 0; /* those that are not sent wait for their turn */
+	consumer->graves.count = 0; /* the unsent ones wait for their turn */
 	if (consumer->settings.on_dead == ON_DEAD_SKIP) {
-		consumer->look_due_ms = 0; /* what waited behind them is due */
+		consumer->look_due_ms = 0; /* messages that waited behind them are due */
 	}
 	return true;
 }

@@ -11,7 +11,7 @@
 
 #define HANDLER_PLACE "pgonce_handler"
 
-/* sql/handle.sql with the handler's name. */
+/* sql/handle.sql with the handler's name filled in. */
 static char *statement_with(const char *name)
 {
 	const char *text = sql_queries[SQL_HANDLE].text;
@@ -51,7 +51,7 @@ bool find_handler(database *database, const char *handler, char **statement, fai
 		    handler, others);
 	} else if (PQgetisnull(result, 0, 0)) {
 		failure_set(failure, FAILURE_FAULT,
-		            "there is no function %s(once.message) that the role %s finds: create it, or name it "
+		            "there is no function %s(once.message) visible to the role %s: create it, or name it "
 		            "with its schema",
 		            handler, role);
 	} else if (!result_is_true(result, 0, 1)) {
@@ -60,7 +60,7 @@ bool find_handler(database *database, const char *handler, char **statement, fai
 		            "cannot commit by itself",
 		            handler);
 	} else if (result_is_true(result, 0, 2)) {
-		failure_set(failure, FAILURE_FAULT, "%s returns a set: a handler returns void or one value, which nobody reads",
+		failure_set(failure, FAILURE_FAULT, "%s returns a set: a handler returns void or one value, which is ignored",
 		            handler);
 	} else if (!result_is_true(result, 0, 3)) {
 		failure_set(failure, FAILURE_FAULT,

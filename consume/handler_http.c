@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * handler_http.c: the handler that is an HTTP endpoint: each message is looked up (parked? behind
- * one that is?), claimed, POSTed under the lease, and its outcome stored; of one key one at a time,
- * others beside it.
+ * handler_http.c: the handler that is an HTTP endpoint. Each message is looked up (is it parked, or
+ * behind a parked one?), claimed, POSTed under the lease, and its outcome is stored. Messages of
+ * one key go one at a time, different keys in parallel.
  */
 #include "handler_http.h"
 
@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 enum {
-	LOOK_MOST = 1000, /* messages in one look; once_job.message_look takes 10,000 */
+	LOOK_MOST = 1000, /* messages per look-up; once_job.message_look takes 10,000 */
 	POLL_MS = 20,     /* for answers, while there is other work */
-	REST_MS = 5       /* where all wait: for the endpoint, or for their turn */
+	REST_MS = 5       /* if all wait: for the endpoint, or for their turn */
 };
 
 static bool start_client(handler *handler, failure *failure)
@@ -24,7 +24,7 @@ static bool start_client(handler *handler, failure *failure)
 	                            .connect_timeout_ms = settings->timeout_ms < 10000 ? settings->timeout_ms : 10000,
 	                            .calls_max = settings->in_flight,
 	                            .response_bytes_max = settings->response_max,
-	                            .allow_private = true, /* the address is the operator's own words */
+	                            .allow_private = true, /* the operator wrote the address */
 	                            .allow_plain = true,
 	                            .ca_file = settings->ca_file,
 	                            .certificate_file = settings->certificate_file,
@@ -39,7 +39,7 @@ static bool start_client(handler *handler, failure *failure)
 
 static handler *http_open(consumer *consumer)
 {
-	/* What is recalled is beside what the broker gave. */
+	/* Recalled parked messages come on top of those from the broker. */
 	size_t room = (size_t)(consumer->settings.prefetch + consumer->settings.in_flight);
 	arena arena = {0};
 	handler *opened = arena_take(&arena, sizeof *opened);
@@ -56,7 +56,7 @@ static handler_load http_load(const handler *handler)
 	const window *window = &handler->window;
 	size_t prefetch = (size_t)handler->consumer->settings.prefetch;
 	size_t share = (size_t)SOURCE_OUT_SHARE(handler->consumer->settings.memory);
-	/* One that is larger than the share goes alone. */
+	/* A message larger than the share goes alone. */
 	bool has_room = window->count < prefetch && (window->bytes < share || window->count == window->recalled);
 
 	return (handler_load){.room = has_room ? prefetch - window->count : 0,
@@ -78,7 +78,7 @@ static void http_take(handler *handler, source_message *const *deliveries, size_
 	}
 }
 
-/* What the database says of some messages: a row for each. NULL: *failure. */
+/* The database's verdict on some messages, one row each. NULL: *failure. */
 static PGresult *look(consumer *consumer, item *const *items, size_t count, failure *failure)
 {
 	parameters given = {0};
@@ -102,8 +102,8 @@ static PGresult *look(consumer *consumer, item *const *items, size_t count, fail
 }
 
 /*
- * The words for all of `items`, in as many statements as it takes: nothing is decided before all is
- * known, since a message that is parked concerns those behind it. NULL: *failure.
+ * The verdicts for all of `items`, in as many statements as needed. Nothing is decided before all
+ * are known, since a parked message affects those behind it. NULL: *failure.
  */
 static const char **look_at_all(consumer *consumer, item *const *items, size_t count, failure *failure)
 {
@@ -124,7 +124,7 @@ static const char **look_at_all(consumer *consumer, item *const *items, size_t c
 	return words;
 }
 
-/* NEW -> READY; DONE where parked; PARKING where behind a parked one, or unusable. */
+/* NEW -> READY; DONE if parked; PARKING if behind a parked one, or unusable. */
 static bool look_up_new(window *window, failure *failure)
 {
 	consumer *consumer = window->consumer;
@@ -145,7 +145,7 @@ static bool look_up_new(window *window, failure *failure)
 	for (size_t i = 0; i < count; i++) {
 		message *message = &items[i]->message;
 		if (items[i]->state != ITEM_READY) {
-			continue; /* parked before, or behind one of the window */
+			continue; /* parked before, or behind a message of the window */
 		}
 		if (strcmp(words[i], "blocked") == 0) {
 			window_park(window, items[i], park_waiting(message, 0));
@@ -156,7 +156,7 @@ static bool look_up_new(window *window, failure *failure)
 	return true;
 }
 
-/* Parked messages whose turn has come join the window, as READY. */
+/* Adds due parked messages to the window, as READY. */
 static bool recall_due(window *window, failure *failure)
 {
 	consumer *consumer = window->consumer;
@@ -189,7 +189,7 @@ static bool recall_due(window *window, failure *failure)
 	return true;
 }
 
-/* CALLING -> ANSWERED, with an answer or with the lack of one. */
+/* CALLING -> ANSWERED, with or without an answer. */
 static void collect_answers(handler *handler, int timeout_ms)
 {
 	for (http_call *call = http_poll(handler->client, timeout_ms); call != NULL; call = http_poll(handler->client, 0)) {
@@ -197,7 +197,7 @@ static void collect_answers(handler *handler, int timeout_ms)
 	}
 }
 
-/* The life of the window's messages, from top to bottom. */
+/* Runs the states of the window's messages from first to last. */
 static bool http_work(handler *handler, failure *failure)
 {
 	window *window = &handler->window;

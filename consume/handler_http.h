@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * handler_http.h: the handler that is an HTTP endpoint, for its files: handler_http.c (its life)
- * calls http_lease.c (what is done under a lease), both http_window.c (the messages at work).
+ * handler_http.h: for the files of the HTTP handler: handler_http.c (its life) calls http_lease.c
+ * (work under a lease); both call http_window.c (the messages in work).
  */
 #pragma once
 
@@ -10,13 +10,13 @@
 #include "parked.h"
 
 typedef enum item_state {
-	ITEM_NEW,      /* just come: is it parked, or behind one that is? */
-	ITEM_READY,    /* its turn is when none of its key before it is at work */
+	ITEM_NEW,      /* just arrived: is it parked, or behind a parked one? */
+	ITEM_READY,    /* has its turn when no earlier message of its key is in work */
 	ITEM_CALLING,  /* claimed, and sent */
-	ITEM_ANSWERED, /* the outcome is to be stored */
-	ITEM_PARKING,  /* it is to be parked */
+	ITEM_ANSWERED, /* the outcome must be stored */
+	ITEM_PARKING,  /* it must be parked */
 	ITEM_APPLIED,  /* the outcome is stored, now or before */
-	ITEM_DONE,     /* it is applied or parked: only now may the broker forget it */
+	ITEM_DONE,     /* applied or parked: only now may the broker delete it */
 	ITEM_STATES
 } item_state;
 
@@ -24,7 +24,7 @@ typedef struct item {
 	message message;
 	item_state state;
 	arena arena;      /* of the message, and of the item itself */
-	arena call_arena; /* of the call that is at work, or was the last */
+	arena call_arena; /* of the current or last call */
 	http_call call;
 	size_t bytes; /* of its message */
 	answer_kind answer;
@@ -35,8 +35,8 @@ typedef struct item {
 } item;
 
 /*
- * The messages at work, as they came: from the broker, and, recalled, from those that were parked.
- * Each goes through its states once; the window counts how many are in each.
+ * The messages in work, in order of arrival: from the broker, and recalled parked ones. Each passes
+ * through its states once; the window counts the items in each state.
  */
 typedef struct window {
 	consumer *consumer;
@@ -45,23 +45,24 @@ typedef struct window {
 	size_t in[ITEM_STATES];
 	/* of the items, those that were parked: no broker waits for them */
 	size_t recalled;
-	size_t bytes, recalled_bytes; /* of messages from the broker, and of those */
+	size_t bytes, recalled_bytes; /* of messages from the broker, and of recalled ones */
 } window;
 
-/* Its message is the caller's to fill, in the item's arena. There must be room. */
+/* The caller fills its message, in the item's arena. There must be room. */
 item *window_add(window *window);
 void window_move(window *window, item *item, item_state to);
-/* Those in this state, in order, in the arena of the round. */
+/* The items in this state, in order, in the arena of the round. */
 item **window_list(const window *window, item_state state, size_t *count);
-/* Is a message of this id at work? */
+/* True: a message with this id is in work. */
 bool window_has(const window *window, const char *id);
-/* At most `most` that can be called: ready, and none of their key before them at work. */
+/* At most `most` items that can be called: ready, and no earlier item of their key in work. */
 item **window_callable(const window *window, size_t most, size_t *count);
-/* It is to be parked, and so are those of its key that came after it and are only ready. */
+/* Parks it and the later ready items of its key. */
 void window_park(window *window, item *item, parking parking);
-/* APPLIED, PARKING -> DONE: parked no more; or parked, in order. */
+/* APPLIED, PARKING -> DONE: stored as applied, or as parked, in order. */
 bool window_store(window *window, failure *failure);
-/* Forgets what is done, with all before it, or all; hands back the deliveries, in order. */
+/* Removes finished items, up to the first unfinished one, or all; hands back the deliveries, in
+ * order. */
 size_t window_release(window *window, bool all, source_message **deliveries);
 
 struct handler {
@@ -69,14 +70,14 @@ struct handler {
 	arena arena; /* of the handler itself */
 	window window;
 	http_client *client;
-	int64_t calls_from_ms; /* the endpoint is away until then */
+	int64_t calls_from_ms; /* no calls until then: the endpoint is away */
 	int away;              /* calls in a row that did not arrive */
 	char owner[64];        /* of its leases */
 };
 
-/* Claims and calls: READY -> CALLING; or APPLIED before, or PARKING. */
+/* Claims and calls: READY -> CALLING; or APPLIED if applied before, or PARKING. */
 bool lease_call(handler *handler, failure *failure);
-/* Heartbeats of what is at work. A lease that is lost shows when the outcome is refused. */
+/* Renews the leases of running calls. A lost lease shows when the outcome is refused. */
 bool lease_renew(handler *handler, failure *failure);
-/* Stores outcomes: ANSWERED -> APPLIED or PARKING; READY where the call did not arrive. */
+/* Stores outcomes: ANSWERED -> APPLIED or PARKING; READY if the call did not arrive. */
 bool lease_settle(handler *handler, failure *failure);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * handler_sql.c: the handler that is a SQL function: messages are applied in the transaction that
- * remembers them, a batch at a time (apply.c). It takes as many as a batch may have, and no more
- * before all of them are settled.
+ * handler_sql.c: the handler that is a SQL function. Messages are applied in the transaction that
+ * remembers them, one batch at a time (apply.c). It takes at most a batch, and no more until all of
+ * it is settled.
  */
 #include "handler.h"
 
@@ -16,9 +16,9 @@
 struct handler {
 	consumer *consumer;
 	arena arena;            /* of the handler itself */
-	source_message **taken; /* as many as a batch may have */
-	size_t count, settled;  /* the first of them are settled; then comes the batch */
-	message_batch batch;    /* empty between two of them */
+	source_message **taken; /* at most a batch */
+	size_t count, settled;  /* first the settled ones, then the batch */
+	message_batch batch;    /* empty between two batches */
 	int due_most;
 };
 

@@ -11,8 +11,8 @@ enum {
 	BACKOFF_MOST_MS = 10000
 };
 
-/* An endpoint is called at least once, and told the message's id: what a lost consumer has sent it
- * is sent again. */
+/* The endpoint is called at least once and gets the message's id: if a consumer is lost, its call
+ * is repeated. */
 static once_intent intent_of(const consumer *consumer, const item *item)
 {
 	return (once_intent){.tenant = consumer->settings.tenant,
@@ -34,7 +34,7 @@ static once_intent *intents_of(consumer *consumer, item *const *items, size_t co
 	return intents;
 }
 
-/* What the library answered: true, or *failure, with the error freed. */
+/* The library's answer. True, or false with *failure; the error is freed. */
 static bool is_done(once_code code, once_error *const *error, failure *failure)
 {
 	if (code != ONCE_OK) {
@@ -64,7 +64,7 @@ static void start_call(handler *handler, item *item, const once_answer *answer)
 	}
 }
 
-/* The contract refuses the claim. False: *failure; nobody's fault. */
+/* The contract refuses the claim. False: *failure, not the message's fault. */
 static bool heed_refusal(consumer *consumer, message *message, const once_answer *answer, parking *parking,
                          failure *failure)
 {
@@ -99,11 +99,11 @@ static bool heed_claim(handler *handler, item *item, const once_answer *answer, 
 		parking = park_waiting(message, ACTIVE_WAIT_MS);
 		break;
 	case ONCE_FINAL_FAILURE_STORED:
-		parking = park_dead(consumer, message, "P4030", "its intent failed for good: pgonce show; pgonce resolve");
+		parking = park_dead(consumer, message, "P4030", "its intent failed for good: see pgonce show, pgonce resolve");
 		break;
 	case ONCE_IN_DOUBT_STORED:
 		parking = park_dead(consumer, message, "P4031",
-		                    "the endpoint may have applied it, or not: find out, then decide by pgonce resolve");
+		                    "the endpoint may or may not have applied it: find out, then decide with pgonce resolve");
 		break;
 	case ONCE_MISMATCHED:
 		message_refuse(message, &item->arena, CODE_REUSED_ID,
@@ -140,7 +140,7 @@ bool lease_call(handler *handler, failure *failure)
 		return true;
 	}
 	once_fingerprint *fingerprints = arena_take(&consumer->arena, count * sizeof *fingerprints);
-	int *no_fences = NULL; /* yet */
+	int *no_fences = NULL; /* none yet */
 	const once_intent *intents = intents_of(consumer, items, count, &no_fences);
 	for (size_t i = 0; i < count; i++) {
 		fingerprints[i] = items[i]->message.fingerprint;
@@ -148,7 +148,7 @@ bool lease_call(handler *handler, failure *failure)
 	bool good = is_done(once_claim_many(consumer->database.session, consumer->settings.tenant, count, intents,
 	                                    fingerprints, handler->owner, consumer->settings.lease_ms, 0, &answers, &error),
 	                    &error, failure);
-	/* Each one is heeded, also where another fails: what is claimed is ours. */
+	/* Each answer is processed, even if another fails: each claim made is ours. */
 	for (size_t i = 0; answers != NULL && i < count; i++) {
 		good = heed_claim(handler, items[i], once_answers_at(answers, i), failure) && good;
 	}
@@ -188,7 +188,7 @@ bool lease_renew(handler *handler, failure *failure)
 
 /* ---- answers */
 
-/* It never arrived: READY again; the endpoint is left alone for a while. */
+/* The call never arrived: READY again; the endpoint gets a pause. */
 static bool give_claim_back(handler *handler, item *item, failure *failure)
 {
 	const once_intent intent = intent_of(handler->consumer, item);
@@ -211,7 +211,7 @@ static bool give_claim_back(handler *handler, item *item, failure *failure)
 	return true;
 }
 
-/* The body is more than the scope stores: the outcome is reported again without it. */
+/* The body is larger than the scope stores: the outcome is reported again without it. */
 static bool drop_body(const consumer *consumer, item *item, const once_answer *answer)
 {
 	const char *code = once_answer_error_code(answer);
@@ -238,7 +238,7 @@ static void heed_report(handler *handler, item *item, const once_answer *answer)
 		return;
 	}
 	if (verdict != ONCE_STORED && verdict != ONCE_REPEATED) {
-		/* The lease was lost meanwhile. What became of the message shows at the next claim. */
+		/* The lease was lost meanwhile. The next claim shows what happened to the message. */
 		window_park(&handler->window, item, park_waiting(&item->message, ACTIVE_WAIT_MS));
 		return;
 	}
@@ -256,7 +256,7 @@ static void heed_report(handler *handler, item *item, const once_answer *answer)
 	}
 }
 
-/* Stores the outcomes of those that were applied, or of those that were not, in one statement. */
+/* Stores the outcomes of applied messages, or of the others, in one statement. */
 static bool report(handler *handler, bool applied, failure *failure)
 {
 	consumer *consumer = handler->consumer;
@@ -273,7 +273,7 @@ static bool report(handler *handler, bool applied, failure *failure)
 		if ((items[i]->answer == ANSWER_APPLIED) == applied) {
 			items[count] = items[i];
 			outcomes[count] = http_request_outcome(&items[i]->call, &items[i]->failure, &items[i]->call_arena);
-			/* the endpoint knows the key: to send it again is safe */
+			/* the endpoint knows the key: sending it again is safe */
 			failures[count++] = ONCE_FAILURE_RETRYABLE;
 		}
 	}

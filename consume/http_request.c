@@ -8,11 +8,11 @@
 #include <string.h>
 
 enum {
-	SHOWN_BODY_BYTES = 300, /* of an answer, in what is said of a failure */
+	SHOWN_BODY_BYTES = 300, /* of an answer, in the text of a failure */
 	OWN_HEADERS = 5
 };
 
-/* RFC 9110, 5.6.2: what a header's name is made of. */
+/* RFC 9110, 5.6.2: the characters of a header's name. */
 static bool is_token(const char *name)
 {
 	static const char characters[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -31,9 +31,7 @@ static bool is_value(const char *value, size_t length)
 	return length > 0;
 }
 
-/*
- * Those that belong to the connection or are our own: what a broker says of them is not passed on.
- */
+/* Headers of the connection, or set by us: the broker's values are not passed on. */
 static bool is_ours(const char *name)
 {
 	/* clang-format off */
@@ -65,7 +63,7 @@ void http_request_make(const message *message, const char *url, arena *arena, ht
 			has_type = has_type || strcasecmp(theirs[i].name, "Content-Type") == 0;
 		}
 	}
-	/* A string of RFC 8941: of printable ASCII, as an id is, it is one of JSON. */
+	/* An RFC 8941 string; for printable ASCII, such as an id, it is the same as a JSON string. */
 	headers[used++] = (http_header){.name = "Idempotency-Key", .value = json_text_quote(arena, message->id)};
 	headers[used++] = (http_header){.name = "Pgonce-Message-Id", .value = message_own_id(message)};
 	if (is_value(message->topic, strlen(message->topic))) {

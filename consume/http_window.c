@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* http_window.c: the messages at work over HTTP. Called by handler_http.c and http_lease.c. */
+/* http_window.c: the messages in work over HTTP. Called by handler_http.c and http_lease.c. */
 #include "handler_http.h"
 
 #include <assert.h>
@@ -27,13 +27,13 @@ item *window_add(window *window)
 
 void window_move(window *window, item *item, item_state to)
 {
-	/* Nothing leaves ITEM_DONE: a message is settled once. */
+	/* No state follows ITEM_DONE: a message is settled once. */
 	static const unsigned char from[ITEM_STATES] = {
 	    [ITEM_READY] = 1 << ITEM_NEW | 1 << ITEM_ANSWERED, /* ANSWERED: the call did not arrive */
 	    [ITEM_CALLING] = 1 << ITEM_READY,
 	    [ITEM_ANSWERED] = 1 << ITEM_CALLING,
 	    [ITEM_PARKING] = 1 << ITEM_READY | 1 << ITEM_ANSWERED,
-	    /* READY: before, as the claim says */
+	    /* READY: applied before, as the claim says */
 	    [ITEM_APPLIED] = 1 << ITEM_READY | 1 << ITEM_ANSWERED,
 	    /* NEW: parked before */
 	    [ITEM_DONE] = 1 << ITEM_NEW | 1 << ITEM_APPLIED | 1 << ITEM_PARKING,
@@ -69,7 +69,7 @@ bool window_has(const window *window, const char *id)
 	return false;
 }
 
-/* Marks the key as at work; true where it was. Two keys of one hash only wait for each other. */
+/* Marks the key as in work; true if it was. Two keys with one hash only wait for each other. */
 static bool is_busy(uint64_t *keys, size_t room, const char *key)
 {
 	uint64_t hash = hash_bytes(HASH_START, key, strlen(key)) | 1;
@@ -109,12 +109,10 @@ void window_park(window *window, item *item, parking parking)
 	const char *line = item->message.line;
 	bool passed = false;
 
-	/*
-	 * Of one that is new it is not known yet whether it is parked itself: it would lose its state.
-	 */
+	/* A new item may itself be parked already: parking it here would lose its state. */
 	assert(window->in[ITEM_NEW] == 0);
 	item->parking = parking;
-	/* It may take more than this round until it is stored. */
+	/* Copied: storing it may take more than this round. */
 	item->parking.error = parking.error == NULL ? NULL : arena_text(&item->arena, parking.error, strlen(parking.error));
 	item->parking.dead_error =
 	    parking.dead_error == NULL ? NULL : arena_text(&item->arena, parking.dead_error, strlen(parking.dead_error));
@@ -132,7 +130,7 @@ void window_park(window *window, item *item, parking parking)
 	}
 }
 
-/* All of one state are stored: they are done. */
+/* All items in one state are stored: moves them to DONE. */
 static void move_all(window *window, item *const *items, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -140,7 +138,7 @@ static void move_all(window *window, item *const *items, size_t count)
 	}
 }
 
-/* Some in one statement: their bytes are copied for it. */
+/* Parks some in one statement: their bytes are copied for it. */
 static bool park_some(window *window, item *const *items, size_t count, failure *failure)
 {
 	parking *parkings = arena_take(&window->consumer->arena, count * sizeof *parkings);
@@ -193,7 +191,7 @@ bool window_store(window *window, failure *failure)
 	}
 	consumer->parked -= consumer->parked > (int64_t)recalled_count ? (int64_t)recalled_count : consumer->parked;
 	if (recalled_count > 0) {
-		consumer->look_due_ms = 0; /* what stood behind them is due now */
+		consumer->look_due_ms = 0; /* messages that waited behind them are due now */
 	}
 	move_all(window, items, count);
 	return store_parked(window, failure);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * identify.c: what a delivery is called, what it is ordered by, its headers as JSON. Whatever bytes
- * come, the result is something that the contract takes: a producer's mistake must end as one dead
- * message and not as a loop.
+ * identify.c: finds a delivery's id, key and headers (as JSON). For any input bytes the result is
+ * something the contract accepts: a producer's mistake must end as one dead message, not as a loop.
  */
 #include "message.h"
 
@@ -55,7 +54,7 @@ typedef struct piece {
 	size_t length;
 } piece;
 
-/* prefix and the SHA-256 of the pieces, each with its length before it. */
+/* The prefix and the SHA-256 of the pieces, each preceded by its length. */
 static char *hashed(arena *arena, const char *prefix, const piece *pieces, size_t count)
 {
 	unsigned char digest[32] = {0};
@@ -69,7 +68,7 @@ static char *hashed(arena *arena, const char *prefix, const piece *pieces, size_
 		       (length == 0 || EVP_DigestUpdate(context, pieces[i].data, pieces[i].length) == 1);
 	}
 	if (!good || EVP_DigestFinal_ex(context, digest, NULL) != 1) {
-		abort(); /* without a hash ids would run together */
+		abort(); /* without a hash, ids would collide */
 	}
 	EVP_MD_CTX_free(context);
 	for (size_t i = 0; i < sizeof digest; i++) {
@@ -79,8 +78,8 @@ static char *hashed(arena *arena, const char *prefix, const piece *pieces, size_
 }
 
 /*
- * Printable ASCII as it is, but a backslash and all else as \xNN: two texts differ when what they
- * were made of does.
+ * Keeps printable ASCII, and writes backslashes and all else as \xNN: different inputs give
+ * different texts.
  */
 static char *escaped(arena *arena, const void *data, size_t length)
 {
@@ -99,7 +98,7 @@ static char *escaped(arena *arena, const void *data, size_t length)
 	return text;
 }
 
-/* For people: not all of what is long. */
+/* For people: long values are shortened. */
 static char *shown(arena *arena, const void *data, size_t length)
 {
 	return length <= SHOWN_BYTES_MAX ? escaped(arena, data, length)
@@ -145,8 +144,8 @@ static bool begins_with(once_bytes bytes, const char *prefix)
 }
 
 /*
- * All that once._bucket takes for a UUIDv7, in any spelling, and some that it does not: it looks at
- * more than the version.
+ * Accepts every spelling that once._bucket takes for a UUIDv7, and some more: that function looks
+ * at more than the version.
  */
 static bool may_be_uuidv7(once_bytes id)
 {
@@ -171,8 +170,8 @@ static bool may_be_uuidv7(once_bytes id)
 }
 
 /*
- * An id that the contract does not take, or that could be mistaken for one of ours, is hashed: the
- * message is not lost for it.
+ * An id that the contract refuses, or that could be mistaken for one of ours, is hashed, so that
+ * the message is not lost.
  */
 static const char *id_of_bytes(arena *arena, once_bytes bytes, bool opaque)
 {
@@ -190,7 +189,7 @@ const char *message_own_id(const message *message)
 	       (strncmp(message->id, OPAQUE_ID_PREFIX, strlen(OPAQUE_ID_PREFIX)) == 0 ? strlen(OPAQUE_ID_PREFIX) : 0);
 }
 
-/* The bytes at an origin; data NULL: there are none, and *why says so. */
+/* The bytes at an origin; if there are none, data is NULL and *why says why. */
 static once_bytes bytes_at(const source_message *delivery, const origin *from, arena *arena, const char **why)
 {
 	const source_header *header = NULL;
@@ -238,7 +237,7 @@ static once_bytes bytes_at(const source_message *delivery, const origin *from, a
 	return (once_bytes){0};
 }
 
-/* A key that is no text still is one: its messages keep their order. */
+/* A key that is not text is kept as a key: its messages stay in order. */
 static const char *key_of_bytes(arena *arena, once_bytes bytes)
 {
 	if (bytes.data == NULL) {
@@ -251,8 +250,8 @@ static const char *key_of_bytes(arena *arena, once_bytes bytes)
 /* ---- headers */
 
 /*
- * The content type has one name for a handler, from whatever broker: NATS writes it in capitals,
- * Kafka does not, of RabbitMQ it is a property.
+ * Handlers see one name for the content type, from any broker: NATS writes it in capitals, Kafka in
+ * lower case, RabbitMQ has it as a property.
  */
 static const char *name_of(const char *name)
 {
@@ -260,8 +259,8 @@ static const char *name_of(const char *name)
 }
 
 /*
- * A header's value in JSON: text as a string; bytes that are none as {"base64": "..."}, which no
- * text can look like.
+ * A header's value in JSON: text as a string; other bytes as {"base64": "..."}, which no text looks
+ * like.
  */
 static const char *header_json(arena *arena, once_bytes value)
 {
@@ -286,8 +285,8 @@ static const char *bad_name(const source_message *delivery)
 }
 
 /*
- * An object; of a name that comes twice jsonb keeps the last. Where a name is no text every name is
- * escaped: were it that one alone, it could become the name of another header, and hide its value.
+ * An object; for a repeated name jsonb keeps the last value. If one name is not text, all names are
+ * escaped: if only that one were, it could become another header's name and hide its value.
  */
 static const char *headers_json(const source_message *delivery, bool names_are_text, arena *arena)
 {
@@ -317,7 +316,7 @@ static once_bytes decoded(arena *arena, const char *text)
 
 	size_t used = written < (int)padding ? 0 : (size_t)written - padding;
 
-	bytes[used] = '\0'; /* who sends it on as a header takes it for a text */
+	bytes[used] = '\0'; /* a caller that sends it on as a header takes it for text */
 	return (once_bytes){.data = bytes, .length = used};
 }
 
@@ -374,13 +373,14 @@ void message_refuse(message *message, arena *arena, const char *code, const char
 	vsnprintf(text, sizeof text, format, arguments);
 	va_end(arguments);
 	message->unusable = arena_text(arena, text, strlen(text));
-	message->unusable_code = arena_text(arena, code, strlen(code)); /* it may be a result's */
+	/* copied: it may belong to a result */
+	message->unusable_code = arena_text(arena, code, strlen(code));
 	if (delivery == NULL) {
-		return; /* it has its place already */
+		return; /* it already has an id in the inbox */
 	}
 	const char *id = message->id == NULL ? "" : message->id;
 	const char *coordinates = delivery->coordinates == NULL ? "" : delivery->coordinates;
-	/* whole, not as it is shown */
+	/* the whole topic, not the shortened one */
 	const char *topic = delivery->topic == NULL ? "" : delivery->topic;
 	const piece pieces[] = {{id, strlen(id)},
 	                        {coordinates, strlen(coordinates)},
@@ -409,7 +409,7 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 	once_bytes bytes = bytes_at(delivery, id, arena, &why);
 	if (bytes.data == NULL) {
 		message_refuse(message, arena, CODE_NO_ID,
-		               "the message has no id: %s; send it with one, or say by `id =` where it is", why);
+		               "the message has no id: %s; send it with one, or set `id =` to where it is", why);
 		return;
 	}
 	message->id = id_of_bytes(arena, bytes, id->opaque);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json_text.c: see json_text.h. One recursive descent that only reads; of strings it can also write
- * the decoded form. What it is sure of must be what PostgreSQL does: where the two could differ it
- * says JSON_UNSURE.
+ * json_text.c: see json_text.h. One recursive descent that only reads; for strings it can also
+ * write the decoded form. A certain answer must match PostgreSQL's: if they could differ, it
+ * returns JSON_UNSURE.
  */
 #include "json_text.h"
 #include "json_escape.h"
@@ -13,18 +13,18 @@
 #include <string.h>
 
 enum {
-	DEPTH_SURE = 1000,  /* the usual max_stack_depth of 2 MB holds several times that */
-	DEPTH_MAX = 10000,  /* of this file's own recursion: 100 bytes a level */
-	DIGITS_SURE = 1000, /* numeric has 131,072 before the point, 16,383 behind it */
+	DEPTH_SURE = 1000,  /* the usual max_stack_depth of 2 MB allows several times as much */
+	DEPTH_MAX = 10000,  /* for this file's recursion: 100 bytes a level */
+	DIGITS_SURE = 1000, /* numeric has 131,072 before the point, 16,383 after it */
 	EXPONENT_DIGITS_SURE = 4
 };
-#define BYTES_SURE ((size_t)32 * 1024 * 1024) /* the parts of a jsonb have up to 256 MB */
+#define BYTES_SURE ((size_t)32 * 1024 * 1024) /* the parts of a jsonb have at most 256 MB */
 
 typedef struct text_reader {
 	const unsigned char *at, *end;
 	int depth;
-	bool unsure; /* beyond what is certainly taken */
-	bool zero;   /* a \u0000 was met */
+	bool unsure; /* beyond the limits that are certainly accepted */
+	bool zero;   /* a \u0000 was found */
 } text_reader;
 
 static bool read_value(text_reader *in);
@@ -60,7 +60,7 @@ bool json_text_is_text(const void *data, size_t length)
 	return true;
 }
 
-/* decoded: NULL, or room for as many bytes as are left; *length: how many were written. */
+/* decoded: NULL, or room for as many bytes as remain; *length: how many were written. */
 static bool read_string(text_reader *in, char *decoded, size_t *length)
 {
 	size_t used = 0;
@@ -185,7 +185,7 @@ static bool read_object(text_reader *in)
 	return take(in, '}');
 }
 
-/* A value with the space around it. */
+/* A value with the white space around it. */
 static bool read_value(text_reader *in)
 {
 	bool good = false;
@@ -254,7 +254,7 @@ bool json_pointer_valid(const char *pointer)
 	return json_text_is_text(pointer, strlen(pointer));
 }
 
-/* Is the decoded name what the pointer's token (up to the next '/' or its end) says? */
+/* True: the decoded name equals the pointer's token (up to the next '/' or the end). */
 static bool token_is(const char *token, size_t token_length, const char *name, size_t name_length)
 {
 	size_t used = 0;
@@ -288,8 +288,8 @@ static bool token_index(const char *token, size_t length, size_t *index)
 }
 
 /*
- * Goes into the object or array at `in`: *found is where the token's value starts, NULL where there
- * is none. False: no JSON.
+ * Steps into the object or array at `in`: *found is where the token's value starts, or NULL if it
+ * is missing. False: not JSON.
  */
 static bool find_member(text_reader *in, const char *token, size_t token_length, arena *arena,
                         const unsigned char **found)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json_text.h: questions to a JSON text, answered without building anything: does PostgreSQL's
- * jsonb take it, and what stands at a JSON pointer (RFC 6901). Numbers keep their text.
+ * json_text.h: questions about a JSON text, answered without building anything: does PostgreSQL's
+ * jsonb accept it, and what is at a JSON pointer (RFC 6901). Numbers keep their text.
  */
 #pragma once
 
@@ -12,19 +12,18 @@
 #include "pgonce.h"
 
 typedef enum json_answer {
-	JSON_NO,  /* certainly not: no JSON, not UTF-8, or with a \u0000, which jsonb refuses */
-	JSON_YES, /* certainly, in a database in UTF8 */
+	JSON_NO,  /* certainly not: not JSON, not UTF-8, or with a \u0000, which jsonb refuses */
+	JSON_YES, /* certainly, in a UTF8 database */
 	/*
-	 * JSON that may be beyond a limit of the server (depth, size of numbers, length): ask the
-	 * server
+	 * JSON that may exceed a limit of the server (depth, size of numbers, length): ask the server
 	 */
 	JSON_UNSURE
 } json_answer;
 
 json_answer json_text_check(once_bytes text);
-/* Is this UTF-8 without NUL: what a value of PostgreSQL's type text may be? */
+/* True: UTF-8 without NUL, as PostgreSQL's type text requires. */
 bool json_text_is_text(const void *data, size_t length);
-/* Is it a JSON pointer: "" or a '/' and so on, with no '~' but ~0 and ~1? */
+/* True: a JSON pointer: "", or '/' and so on, with no '~' except ~0 and ~1. */
 bool json_pointer_valid(const char *pointer);
 
 typedef enum json_found {
@@ -34,10 +33,10 @@ typedef enum json_found {
 	JSON_NOT_JSON
 } json_found;
 /*
- * As jsonb, the last of members with one name counts. On JSON_FOUND *value and *length are in the
- * arena (with a NUL behind).
+ * As in jsonb, the last of several members with one name counts. With JSON_FOUND, *value and
+ * *length are in the arena (NUL-terminated).
  */
 json_found json_text_find(once_bytes text, const char *pointer, arena *arena, char **value, size_t *length);
 
-/* "..." with what JSON wants escaped, in the arena. The text must be UTF-8. */
+/* "..." with JSON's escapes, in the arena. The text must be UTF-8. */
 char *json_text_quote(arena *arena, const char *text);

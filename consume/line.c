@@ -8,7 +8,7 @@
 
 #include "json_text.h"
 
-/* The last of that name; NULL: there is none, or it is empty. */
+/* The last header with that name; NULL if it is missing or empty. */
 static const source_header *find(const source_header *headers, size_t count, const char *prefix, const char *name)
 {
 	size_t length = strlen(prefix);
@@ -26,9 +26,7 @@ typedef struct aggregate {
 	const source_header *tenant, *type;
 } aggregate;
 
-/*
- * Both forms of the relay's envelope; of CloudEvents the type alone shows that a relay sent them.
- */
+/* Both forms of the relay's envelope; with CloudEvents only the type shows that a relay sent it. */
 static aggregate aggregate_of(const source_header *headers, size_t count)
 {
 	static const char *const prefixes[] = {"ce-", "ce_", "cloudEvents:"};
@@ -48,7 +46,7 @@ static aggregate aggregate_of(const source_header *headers, size_t count)
 	return (aggregate){0};
 }
 
-/* '/' and '%' as %2F and %25, and the bytes of what is no text. */
+/* '/' and '%' as %2F and %25; bytes that are not text too. */
 static const char *part(arena *arena, const void *data, size_t length)
 {
 	bool is_text = json_text_is_text(data, length);
@@ -102,7 +100,7 @@ const char *line_key(const source_header *headers, size_t count, const char *lin
 		}
 	}
 	*to = '\0';
-	/* Else it is no line of line_of's: a key with a '/' in it. */
+	/* Otherwise line_of did not make this line: it is a key with a '/' in it. */
 	const char *made = line_of(headers, count, key, arena);
 	return strcmp(made, line) == 0 ? key : line;
 }

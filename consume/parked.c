@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * parked.c: messages that wait: what becomes of one that failed, storing it, and finding those
- * whose turn has come. The order of a key is the database's business (once_job.message_due gives
- * them in it). Called by all that applies messages.
+ * parked.c: parked messages: what happens to a failed message, storing it, and finding those that
+ * are due. The database keeps the order of a key (once_job.message_due returns them in it). Called
+ * by everything that applies messages.
  */
 #include "parked.h"
 
@@ -37,11 +37,10 @@ void parked_came_again(const consumer *consumer, const message *message)
 
 	for (size_t i = 0; i < message->delivery->header_count; i++) {
 		if (strcasecmp(message->delivery->headers[i].name, "Pgonce-Dead-Id") == 0) {
-			runtime_log(
-			    &consumer->speaker, RUNTIME_WARNING, "returned",
-			    "message=%s hint=\"a copy of a dead message has been sent back, and changes nothing: the message "
-			    "is still here; pgonce dead retry applies it\"",
-			    runtime_quote(message->id, quoted));
+			runtime_log(&consumer->speaker, RUNTIME_WARNING, "returned",
+			            "message=%s hint=\"a copy of a dead message was sent back and changes nothing: the message "
+			            "is still parked; pgonce dead retry applies it\"",
+			            runtime_quote(message->id, quoted));
 			return;
 		}
 	}
@@ -73,7 +72,7 @@ parking parked_unsent(consumer *consumer, const parking *dying)
 	return unsent;
 }
 
-/* Dead; with a dead_topic only when its copy is sent: until then only its key waits. */
+/* Dead; with a dead_topic only once its copy is sent: until then only its key waits. */
 static parking die(consumer *consumer, const message *message, parking parking)
 {
 	parking.state = PARKED_DEAD;
@@ -85,7 +84,7 @@ static parking die(consumer *consumer, const message *message, parking parking)
 	parking.dead_error = parking.error;
 	parking.dead_attempts = parking.attempts;
 	parking.state = PARKED_RETRYING;
-	/* For a message that no handler can have, this is what its attempts are: the waits grow. */
+	/* A message that no handler can have counts attempts to send its copy: the waits grow. */
 	parking.attempts = parking.attempts > message->attempts ? parking.attempts : message->attempts + 1;
 	return parked_unsent(consumer, &parking);
 }
@@ -128,7 +127,7 @@ parking park_waiting(const message *message, int64_t wait_ms)
 
 /* ---- storing and finding */
 
-/* Remembers that its copy is to be sent, when it is stored that it is needed. */
+/* Notes that its copy must be sent once it is stored that the copy is needed. */
 static void bury_later(consumer *consumer, const parking *unsent)
 {
 	graves *graves = &consumer->graves;
@@ -236,7 +235,7 @@ bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failu
 	parameters_boolean(&given, lines);
 	parameters_bigint(&given, SOURCE_RECALLED_SHARE(consumer->settings.memory));
 	*due = database_query(&consumer->database, SQL_DUE, &given, failure);
-	/* A look that is expensive, since many wait behind dead ones, is taken seldom. */
+	/* A look is expensive if many wait behind dead ones; expensive looks are rare. */
 	int64_t now_ms = runtime_now_ms();
 	consumer->look_due_ms = now_ms + LOOK_MS + 10 * (now_ms - asked_ms);
 	return *due != NULL;
@@ -269,7 +268,7 @@ void parked_read(const PGresult *due, int row, const origin *key, arena *arena, 
 	}
 	if (strncmp(message->id, UNUSABLE_ID_PREFIX, strlen(UNUSABLE_ID_PREFIX)) == 0) {
 		message->unusable =
-		    "no handler can have this message (it came without an id, or damaged): discard it, and have it sent anew";
+		    "no handler can have this message (it came without an id, or damaged): discard it, and have it sent again";
 		message->unusable_code = CODE_NO_ID;
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* parked.h: messages that are put aside in the database, so that the broker may forget them. */
+/* parked.h: messages that are parked in the database, so that the broker may delete them. */
 #pragma once
 
 #include "consumer.h"
@@ -9,50 +9,50 @@ typedef struct parking {
 	parked_state state;
 	int attempts;
 	int64_t wait_ms;
-	const char *error, *sqlstate; /* NULL: none */
-	/* It is dead once its copy is sent, with these; NULL: no copy is to be sent. */
+	const char *error, *sqlstate; /* NULL: no error */
+	/* It is dead, with these values, once its copy is sent; NULL: no copy is needed. */
 	const char *dead_error;
 	int dead_attempts;
 } parking;
 
 #define EXPIRED_ID                                                                                                     \
-	"its id is older than what is remembered: it cannot be known whether it was applied. Discard it, or apply it by "  \
+	"its id is older than the inbox remembers: pgonce cannot know whether it was applied. Discard it, or apply it by " \
 	"hand; a consumer with ids = opaque takes ids of any age"
 
 /* What becomes of a message; not stored yet. Its texts live for a round, or as what is given. */
-/* Its attempt has failed: `counted` is whether that counts. */
+/* Its attempt failed; `counted`: it counts against the limit. */
 parking park_failed(consumer *consumer, message *message, const failure *failure, bool counted, int64_t at_least_ms);
 parking park_dead(consumer *consumer, message *message, const char *sqlstate, const char *error);
 parking park_waiting(const message *message, int64_t wait_ms);
 
-/* Of one whose copy is to be sent: what it is when it is sent; when it is not, its next try. */
+/* For a message whose copy must be sent: its state once it is sent. If it is not, its next try. */
 parking parked_dead_of(const parking *unsent);
 parking parked_unsent(consumer *consumer, const parking *dying);
 void parked_log(const consumer *consumer, const parking *parking);
 /*
- * One that is parked has come again, which is as a rule a redelivery. A copy for dead_topic that
- * somebody has sent back changes nothing either, and that is said.
+ * A parked message came again, usually as a redelivery. A copy from the dead_topic that was sent
+ * back changes nothing either, and is logged.
  */
 void parked_came_again(const consumer *consumer, const message *message);
 
 /*
- * Stores them, in the transaction that is open, or as one. Those whose copy is to be sent are then
- * among the consumer's `graves`: dead_topic_send, once the transaction has ended.
+ * Stores them, in the open transaction or in its own. Those whose copy must be sent are then among
+ * the consumer's `graves`: call dead_topic_send once the transaction has ended.
  */
 bool parked_store(consumer *consumer, const parking *parkings, size_t count, failure *failure);
-/* Counts anew. */
+/* Counts again. */
 bool parked_count(consumer *consumer, failure *failure);
-/* Are there perhaps messages whose turn has come? Then it is time to look. */
+/* True: parked messages may be due, and it is time to look. */
 bool parked_is_due(const consumer *consumer);
-/* Were there more at the last look than were worked off? */
+/* True: the last look found more than were handled. */
 bool parked_goes_on(const consumer *consumer);
 /*
- * Up to `most` due messages as rows (clear them), as there is room for their bytes, and at least
- * one; in a transaction they are locked. lines: behind the first of a key those that wait for it
- * alone; else the first of each key only.
+ * Up to `most` due messages as rows (clear them), within the room for their bytes but at least one;
+ * in a transaction they are locked. lines: with the first of each key, those that wait only for it;
+ * else only the first of each key.
  */
 bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failure *failure);
-/* One of these rows; its texts are in the arena. */
+/* Reads one of these rows; its texts are in the arena. */
 void parked_read(const PGresult *due, int row, const origin *key, arena *arena, message *message);
-/* They are not parked any more, since they are applied. */
+/* They are applied and no longer parked. */
 bool parked_remove(consumer *consumer, const message *const *messages, size_t count, failure *failure);

@@ -43,10 +43,10 @@ void positions_report(consumer *consumer, bool now)
 	if (count == 0 || store(consumer, positions, count, &failure)) {
 		consumer->report_failures = 0;
 	} else if (consumer->report_failures++ == 0) {
-		runtime_log(
-		    &consumer->speaker, RUNTIME_WARNING, "report",
-		    "sqlstate=%s problem=%s hint=\"until positions are stored again, the inbox keeps what the last ones need\"",
-		    failure.sqlstate, runtime_quote(failure.text, quoted));
+		runtime_log(&consumer->speaker, RUNTIME_WARNING, "report",
+		            "sqlstate=%s problem=%s hint=\"until positions are stored again, the inbox keeps all messages "
+		            "since the last ones\"",
+		            failure.sqlstate, runtime_quote(failure.text, quoted));
 	}
 	consumer->reported_ms = runtime_now_ms();
 }

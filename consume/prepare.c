@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* prepare.c: a message's fingerprint, and is it jsonb? Called by all that applies messages. */
+/* prepare.c: a message's fingerprint, and whether it is jsonb. Called by everything that applies
+ * messages. */
 #include "consumer.h"
 
 #include <string.h>

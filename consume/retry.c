@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* retry.c: parked messages whose turn has come, tried again. Called by handler_sql.c. */
+/* retry.c: tries parked messages that are due. Called by handler_sql.c. */
 #include "apply.h"
 
 #include <assert.h>
@@ -9,14 +9,14 @@
 #include "parked.h"
 
 enum {
-	WORK_MS = 200, /* at a stretch: new messages get their turn too */
+	WORK_MS = 200, /* per call: new messages get their turn too */
 	ACTIVE_WAIT_MS = 1000,
 	TOGETHER_MAX = 500 /* in one transaction */
 };
 
 /* ---- in the open transaction */
 
-/* *process: it is to be applied; else it was before. What the inbox refuses is raised. */
+/* *process: it must be applied; else it was applied before. A refusal by the inbox is raised. */
 static bool receive_one(consumer *consumer, const message *message, bool *process, failure *failure)
 {
 	parameters given = {0};
@@ -33,8 +33,9 @@ static bool receive_one(consumer *consumer, const message *message, bool *proces
 }
 
 /*
- * Those of `messages` that are to be applied; the others were before. They are parked no more, or
- * the inbox would say so of each. False: also where one of them is neither.
+ * Keeps those of `messages` that must be applied; the others were applied before. All are removed
+ * from the parked ones first, or the inbox would report each as parked. False also if the inbox
+ * gives a message another verdict.
  */
 static bool receive_all(consumer *consumer, message *const *messages, size_t count, message **fresh,
                         size_t *fresh_count, failure *failure)
@@ -56,7 +57,7 @@ static bool receive_all(consumer *consumer, message *const *messages, size_t cou
 	return good;
 }
 
-/* Commits what is applied and parked no more. */
+/* Commits messages that are applied and no longer parked. */
 static bool commit(consumer *consumer, size_t applied, size_t count, failure *failure)
 {
 	if (!database_commit(&consumer->database, failure)) {
@@ -95,9 +96,8 @@ static bool apply_one(consumer *consumer, message *message, bool *refused, failu
 /* ---- one message in a transaction of its own */
 
 /*
- * After its transaction is rolled back: when it is to be tried again, in a transaction of its own.
- * A handler may raise any SQLSTATE, so the contract's codes mean something only where the inbox
- * `refused`.
+ * After its transaction is rolled back: schedules its next try, in its own transaction. A handler
+ * may raise any SQLSTATE, so the contract's codes mean something only if the inbox `refused`.
  */
 static bool park_again(consumer *consumer, message *message, bool refused, failure *failure)
 {
@@ -115,7 +115,7 @@ static bool park_again(consumer *consumer, message *message, bool refused, failu
 	return parked_store(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
 }
 
-/* *applied: else it is parked as before, or anew. False: the server's trouble. */
+/* *applied; else it stays parked, or is parked again. False: the server's trouble. */
 static bool retry_one(consumer *consumer, message *message, bool *applied, failure *failure)
 {
 	database *database = &consumer->database;
@@ -159,7 +159,7 @@ static bool is_behind(const message *message, const struct message *const *staye
 	return false;
 }
 
-/* One after the other, for a while. What stands behind one that stays parked stays too. */
+/* One after the other, for a limited time. Messages behind one that stays parked stay too. */
 static bool retry_each(consumer *consumer, message *messages, size_t count, arena *arena, failure *failure)
 {
 	const message **stayed = arena_take(arena, count * sizeof(message *));
@@ -184,8 +184,8 @@ static bool retry_each(consumer *consumer, message *messages, size_t count, aren
 /* ---- those that are due */
 
 /*
- * How many of the first may be applied together: those that are known to be fit for a handler.
- * Since they come in their order, none is left out that one of them stands behind.
+ * How many of the first may be applied together: those known to be fit for a handler. They are in
+ * order, so no skipped message has a later one of its key applied before it.
  */
 static size_t together(const message *messages, size_t count)
 {
@@ -198,8 +198,8 @@ static size_t together(const message *messages, size_t count)
 }
 
 /*
- * Lines of messages that wait for nothing else, together in one transaction, and only where that
- * fails each by itself. *count: how many there were.
+ * Whole lines together in one transaction; if that fails, each message separately. *count: how many
+ * there were.
  */
 static bool retry_some(consumer *consumer, int *most, arena *arena, size_t *count, failure *failure)
 {
@@ -230,7 +230,7 @@ static bool retry_some(consumer *consumer, int *most, arena *arena, size_t *coun
 		return false;
 	}
 	*most = 1 + *most / 4;
-	/* Where the first of them is not fit, the others are tried together yet. */
+	/* If the first is not fit, it is tried alone; the others are tried together later. */
 	return retry_each(consumer, messages, fit > 0 ? fit : 1, arena, failure);
 }
 

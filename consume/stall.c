@@ -6,7 +6,7 @@
 
 enum {
 	STEP_MS = 5000,
-	/* One for what was on its way at the first, one for what came meanwhile. */
+	/* One for messages on their way at the first look, one for those that came meanwhile. */
 	ANSWERS_MIN = 3
 };
 

@@ -18,7 +18,7 @@ enum {
 
 /* ---- The buffer ---- */
 
-/* Each pair is name NUL length value NUL; the length makes bytes with a NUL in them whole. */
+/* Each pair is name NUL length value NUL; the length keeps bytes that contain a NUL whole. */
 
 void text_buffer_free(text_buffer *buffer)
 {
@@ -45,7 +45,7 @@ static void append(text_buffer *buffer, const void *data, size_t length)
 
 static void append_pair(text_buffer *buffer, amqp_bytes_t name, const void *value, size_t value_length)
 {
-	/* A NUL would end the name early; AMQP's short strings may have one, nobody's names do. */
+	/* A NUL would end the name early; AMQP's short strings allow one, but real names have none. */
 	size_t name_length = name.len == 0 ? 0 : strnlen(name.bytes, name.len);
 
 	append(buffer, name_length == 0 ? "" : name.bytes, name_length);
@@ -92,7 +92,7 @@ static void format_time(uint64_t seconds, char text[NUMBER_BYTES])
 	}
 }
 
-/* Numbers, times, truth. False: it is something else. */
+/* Numbers, times, booleans. False: another type. */
 static bool format(const amqp_field_value_t *value, char text[NUMBER_BYTES])
 {
 	switch (value->kind) {
@@ -142,7 +142,7 @@ static bool format(const amqp_field_value_t *value, char text[NUMBER_BYTES])
 
 /* ---- Tables and lists ---- */
 
-/* Bytes that are no UTF-8 are taken for ISO 8859-1: JSON has no bytes. */
+/* Bytes that are not UTF-8 are read as ISO 8859-1, since JSON has no bytes. */
 static json_t *json_text(amqp_bytes_t bytes)
 {
 	json_t *text = json_stringn(bytes.len == 0 ? "" : bytes.bytes, bytes.len);
@@ -179,7 +179,7 @@ static json_t *json_table(const amqp_table_t *table)
 	return object;
 }
 
-/* librabbitmq bounds how deep they lie in each other. */
+/* librabbitmq limits how deeply they are nested. */
 static json_t *json_of(const amqp_field_value_t *value)
 {
 	char text[NUMBER_BYTES];

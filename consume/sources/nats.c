@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * nats.c: messages of a NATS JetStream stream, by a durable pull consumer with explicit
- * acknowledgement. The library's own pull subscription is not used: its fetch waits for more than
- * the first message, and it hides what is asked for.
+ * nats.c: reads messages of a NATS JetStream stream through a durable pull consumer with explicit
+ * acknowledgement. It does not use the library's pull subscription, whose fetch waits for more than
+ * the first message and hides what was requested.
  *
- * Order: the server hands out again what was not acknowledged only when its time is up, and
- * meanwhile newer messages: a member that died would break the order of its keys. So whoever
- * connects first gives back (NAK) all that is out; the server then hands that out before anything
- * else, and it is put in order here. What this process gives back itself waits here. A dead
- * member's request may still be on its way to the server then. It shows: the consumer counts its
- * deliveries, and one is missing here.
+ * Order: the server redelivers an unacknowledged message only when its ack_wait is over, and
+ * delivers newer messages meanwhile, so a dead member would break the order of its keys. Therefore
+ * each new connection first gives back (NAK) everything that is out. The server redelivers that
+ * before anything else, and it is put in order here. Messages that this process gives back itself
+ * wait here. A dead member's request may still be on its way to the server at that time. This is
+ * detected: the consumer numbers its deliveries, and one is missing here.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,27 +30,27 @@
 #include "stall.h"
 
 enum {
-	ASK_MS = 5000, /* so long a request for messages stands at the server */
-	/* by which its end may be late, before the server is asked whether it is there at all */
+	ASK_MS = 5000, /* how long a request for messages stays at the server */
+	/* how late its end may be before we check that the server is still there */
 	GRACE_MS = 2000,
 	PAUSE_MS = 200,
-	ANSWER_MS = 5000,  /* for anything else that is asked of the server */
+	ANSWER_MS = 5000,  /* for any other request to the server */
 	CONNECT_MS = 5000, /* for each server */
-	/* NAKs at a start; where more may be needed, their time is waited for */
+	/* NAKs at a start; if more could be needed, their ack_wait is awaited */
 	GIVE_BACK_MAX = 100000,
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
-	LOOK_MS = 1000, /* so long is waited for how far the consumer is */
+	LOOK_MS = 1000, /* how long to wait for the consumer's state */
 	SAMPLES = 64,
 	SAMPLE_MS = 500
 };
 
-/* The server's time of a message that was acknowledged. */
+/* The server's time of an acknowledged message. */
 typedef struct sample {
 	int64_t sequence, created_ms, taken_ms;
 } sample;
 
-/* A request ends so where the next message has more bytes than are left of it. */
+/* A request ends with this text if the next message is larger than its remaining bytes. */
 #define TOO_LARGE_TEXT "Message Size Exceeds MaxBytes"
 
 typedef struct settings {
@@ -67,12 +67,12 @@ enum {
 static const config_option options[] = {
 	NATS_OPTION_ROWS,
 	{.name = "stream", .kind = CONFIG_TEXT, .offset = offsetof(settings, stream), .required = true, .help = "the stream to read; it must exist"},
-	{.name = "durable", .kind = CONFIG_TEXT, .offset = offsetof(settings, durable), .help = "the stream's durable consumer, which remembers what was acknowledged; default: the section's name"},
-	{.name = "subject", .kind = CONFIG_TEXT, .offset = offsetof(settings, subject), .help = "only messages of these subjects, with the wildcards of NATS; default: all of the stream"},
-	{.name = "create", .kind = CONFIG_FLAG, .offset = offsetof(settings, create), .standard = "yes", .help = "make the durable consumer where the stream has none"},
-	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(settings, deliver), .choices = "all|new", .standard = "all", .help = "where a durable consumer that is made begins: with the stream's first message, or with those to come"},
-	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "where the durable consumer of a consumer that has run before is gone, and the stream begins with older messages than the inbox remembers (the scope's retention): refuse to make it anew, or apply those messages, perhaps for the second time"},
-	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "of a durable consumer that is made: after how long the server hands out again what was neither acknowledged nor reported to be at work (pgonce reports it every third of this)"},
+	{.name = "durable", .kind = CONFIG_TEXT, .offset = offsetof(settings, durable), .help = "the stream's durable consumer, which stores the acknowledgements; default: the section's name"},
+	{.name = "subject", .kind = CONFIG_TEXT, .offset = offsetof(settings, subject), .help = "only messages of these subjects, with NATS wildcards; default: all messages of the stream"},
+	{.name = "create", .kind = CONFIG_FLAG, .offset = offsetof(settings, create), .standard = "yes", .help = "create the durable consumer if it does not exist"},
+	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(settings, deliver), .choices = "all|new", .standard = "all", .help = "where a new durable consumer begins: at the stream's first message, or at the next new one"},
+	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "what to do if this consumer has run before, its durable consumer is gone, and the stream begins with messages older than the inbox remembers (the scope's retention): refuse to create it again, or apply those messages, perhaps for the second time"},
+	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "for a new durable consumer: how long before the server redelivers a message that was neither acknowledged nor reported as in progress (pgonce reports it every third of this)"},
 	STALLED_OPTION_ROW(settings, "a durable consumer"),
 	{0}};
 /* clang-format on */
@@ -84,41 +84,39 @@ struct source {
 	arena names;
 	const char *name; /* of the connection, in the server's lists */
 	const char *durable;
-	const char *dead_topic; /* NULL: none */
-	/* the stream has taken a copy itself, which may be one of the same name elsewhere */
+	const char *dead_topic; /* NULL: not set */
+	/* the stream has taken a copy itself; it may be another server's stream of that name */
 	bool took_copy;
 	bool copy_is_elsewhere;
 	source_bounds bounds;
-	int64_t remembered_ms;      /* the inbox may have forgotten what is older; 0: nothing */
-	natsConnection *connection; /* NULL: none; then neither of the next two */
+	int64_t remembered_ms;      /* the inbox may have deleted older messages; 0: none */
+	natsConnection *connection; /* NULL: not connected; then the next two are NULL too */
 	jsCtx *js;
-	nats_inbox *inbox;        /* where messages come in */
-	const char *next_subject; /* where they are asked for */
-	int64_t ack_wait_ms;      /* as the consumer has it */
+	nats_inbox *inbox;        /* where messages arrive */
+	const char *next_subject; /* where they are requested */
+	int64_t ack_wait_ms;      /* as configured at the server */
 	delivery_list out, held;
-	bool ordered; /* nobody else is to be handed messages */
-	/* of the consumer's deliveries, the last one that came, or that was before this connection */
+	bool ordered; /* no other process may get messages */
+	/* number of the consumer's last delivery that arrived, or that was made before this
+	 * connection */
 	int64_t last_nth;
-	/*
-	 * what was taken back ends with this sequence, and to_come of it is missing yet; 0: nothing
-	 * is
-	 */
+	/* messages taken back end with this sequence, and to_come of them are still missing; 0: none */
 	int64_t taken_back_to;
 	size_t to_come;
-	size_t asked; /* messages that the standing request may still bring; 0: there is none */
+	size_t asked; /* messages that the open request may still bring; 0: no open request */
 	int64_t asked_until_ms;
-	bool came; /* a message, by the last request */
-	/* the next message is larger than what was asked for: it is asked for alone, without a bound */
+	bool came; /* the last request brought a message */
+	/* the next message is larger than the request: it is requested alone, without a limit */
 	bool too_large;
-	int64_t touched_ms; /* when touch_all last looked */
-	/* of what was acknowledged, the latest at sample_count - 1, round and round */
+	int64_t touched_ms; /* when touch_all last ran */
+	/* of acknowledged messages, the latest at sample_count - 1, a ring */
 	sample samples[SAMPLES];
 	size_t sample_count;
 	stall stall;
-	uint64_t pending; /* messages of the consumer that nobody has, when it was asked last */
-	bool lost;        /* to be told */
+	uint64_t pending; /* messages of the consumer that no member holds, when last asked */
+	bool lost;        /* must be reported */
 	int failures;     /* of connections, in a row */
-	/* from when on the connection counts as one that lasts; a message proves it earlier */
+	/* from then on the connection counts as stable; a message proves it earlier */
 	int64_t steady_at_ms;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
@@ -133,8 +131,7 @@ static void release(delivery *delivery)
 }
 
 /*
- * Nothing that came by this connection may be acknowledged any more: it is given back by the next
- * one.
+ * Deliveries of this connection can no longer be acknowledged: the next connection gives them back.
  */
 static void disconnect(source *source)
 {
@@ -158,7 +155,7 @@ static void disconnect(source *source)
 static void lose(source *source)
 {
 	source->lost = source->lost || source->connection != NULL;
-	/* One that is lost soon after it was made has mended nothing: the waits grow on. */
+	/* A connection lost soon after it was made fixed nothing: the waits keep growing. */
 	if (source->connection != NULL && source->steady_at_ms <= runtime_now_ms()) {
 		source->failures = 0;
 	}
@@ -178,18 +175,18 @@ static bool fail_stream(source *source, const char *what, jsErrCode code, natsSt
 	const settings *is = &source->settings;
 
 	if (code == JSStreamNotFoundErr) {
-		snprintf(source->problem, sizeof source->problem, "the server has no stream %s: make it (nats stream add %s)",
+		snprintf(source->problem, sizeof source->problem, "the server has no stream %s: create it (nats stream add %s)",
 		         is->stream, is->stream);
 	} else if (code == JSNotEnabledErr || code == JSNotEnabledForAccountErr || status == NATS_NO_RESPONDERS) {
 		snprintf(source->problem, sizeof source->problem,
-		         "JetStream is not enabled at the server, or not for this account");
+		         "JetStream is not enabled on the server, or not for this account");
 	} else {
 		nats_problem(source->address, what, status, source->connection, source->problem);
 	}
 	return false;
 }
 
-/* A consumer that somebody made differently would break the promise, or read something else. */
+/* A consumer created with other settings could break the promise, or read something else. */
 static bool fits(source *source, const jsConsumerConfig *is)
 {
 	const settings *wanted = &source->settings;
@@ -198,7 +195,7 @@ static bool fits(source *source, const jsConsumerConfig *is)
 	char what[BROKER_PROBLEM_BYTES / 2] = "";
 
 	if (is->DeliverSubject != NULL) {
-		snprintf(what, sizeof what, "it pushes, and this is for one that is pulled from");
+		snprintf(what, sizeof what, "it is a push consumer; a pull consumer is needed");
 	} else if (is->AckPolicy != js_AckExplicit) {
 		snprintf(what, sizeof what, "its acknowledgement policy is not explicit");
 	} else if (is->MaxDeliver > 0) {
@@ -214,7 +211,7 @@ static bool fits(source *source, const jsConsumerConfig *is)
 	return what[0] == '\0';
 }
 
-/* Where the server does not say so, a copy that the stream has taken itself does. */
+/* If the server does not tell, a copy that the stream has taken itself does. */
 static bool dead_topic_leads_away(source *source)
 {
 	char quoted[RUNTIME_QUOTE_BYTES], problem[BROKER_PROBLEM_BYTES] = "";
@@ -226,12 +223,12 @@ static bool dead_topic_leads_away(source *source)
 	    nats_loop_find(source->js, source->settings.stream, source->settings.subject, source->dead_topic, problem);
 	if (loop == NATS_LOOP_UNKNOWN && source->took_copy) {
 		snprintf(problem, sizeof problem,
-		         "dead_topic: stream %.60s, which is read, has taken a copy to %.80s itself: it would die again",
+		         "dead_topic: stream %.60s, which is read, has taken a copy to %.80s itself: the copy would die again",
 		         source->settings.stream, source->dead_topic);
 		loop = NATS_LOOP_YES;
 	} else if (loop == NATS_LOOP_UNKNOWN) {
 		runtime_log(source->speaker, RUNTIME_WARNING, "dead_topic",
-		            "problem=%s hint=\"whether copies would come back is not known: let the user ask for "
+		            "problem=%s hint=\"pgonce cannot see whether copies would come back: allow the user to request "
 		            "$JS.API.STREAM.INFO.%s and $JS.API.STREAM.NAMES\"",
 		            runtime_quote(problem, quoted), source->settings.stream);
 	}
@@ -243,8 +240,8 @@ static bool dead_topic_leads_away(source *source)
 }
 
 /*
- * A durable consumer that is made anew hands out what an earlier one had acknowledged, and what the
- * inbox has forgotten would be applied again.
+ * A recreated durable consumer delivers again what an earlier one had acknowledged, and messages
+ * that the inbox has deleted would be applied again.
  */
 static bool may_begin_anew(source *source)
 {
@@ -268,14 +265,14 @@ static bool may_begin_anew(source *source)
 	if (age_ms >= source->remembered_ms) {
 		snprintf(source->problem, sizeof source->problem,
 		         "stream %.40s has lost its durable consumer %.40s, and begins with messages that the inbox may have "
-		         "forgotten: make it with the right start, or say forgotten = apply",
+		         "deleted: create it with the right start, or set forgotten = apply",
 		         is->stream, source->durable);
 		return false;
 	}
 	return true;
 }
 
-/* The durable consumer, made where it is missing. */
+/* The durable consumer, created if it is missing. */
 static bool find_consumer(source *source, jsConsumerInfo **info)
 {
 	const settings *is = &source->settings;
@@ -300,17 +297,17 @@ static bool find_consumer(source *source, jsConsumerInfo **info)
 		}
 	} else if (status == NATS_NOT_FOUND && code == JSConsumerNotFoundErr) {
 		snprintf(source->problem, sizeof source->problem,
-		         "stream %.60s has no durable consumer %.60s: make it, or say create = yes", is->stream,
+		         "stream %.60s has no durable consumer %.60s: create it, or set create = yes", is->stream,
 		         source->durable);
 		return false;
 	}
-	return status == NATS_OK || fail_stream(source, "cannot find or make the consumer at", code, status);
+	return status == NATS_OK || fail_stream(source, "cannot find or create the consumer at", code, status);
 }
 
 /*
- * A request of an earlier connection may still stand at the server, where that has not noticed its
- * end: it would get what is taken back, and nobody would have it. It ends by itself; so do those of
- * other members, which order_by = none allows.
+ * A request of an earlier connection may still be open at a server that has not noticed its end: it
+ * would receive the messages taken back, and no member would hold them. It expires; so do requests
+ * of other members, which order_by = none allows.
  */
 static bool outwait_requests(source *source, jsConsumerInfo **info)
 {
@@ -329,10 +326,10 @@ static bool outwait_requests(source *source, jsConsumerInfo **info)
 }
 
 /*
- * What an earlier connection, of this process or of another, left unacknowledged is handed out
- * again at once. The server knows which of the sequences between its two marks that is; the others
- * it ignores. The last one asks for an answer: then all are done. As a rule they come in this
- * order, but what the server could not deliver to a connection that had ended is before them.
+ * Messages that an earlier connection, of this process or another, left unacknowledged are
+ * redelivered at once. A NAK is sent for each sequence between the server's two marks; it ignores
+ * those that are not out. The last one asks for a reply: then all are done. They usually come in
+ * this order, but messages that the server could not deliver to an ended connection come first.
  */
 static bool take_back(source *source, const jsConsumerInfo *info)
 {
@@ -361,7 +358,7 @@ static bool take_back(source *source, const jsConsumerInfo *info)
 		             : natsConnection_RequestString(&answer, source->connection, subject, "-NAK", ANSWER_MS);
 	}
 	natsMsg_Destroy(answer);
-	return status == NATS_OK || fail(source, "cannot take back what was not acknowledged at", status);
+	return status == NATS_OK || fail(source, "cannot take back unacknowledged messages at", status);
 }
 
 static bool prepare(source *source)
@@ -428,22 +425,23 @@ static bool reconnect(source *source)
 /* ---- Messages ---- */
 
 /*
- * One request stands at the server at a time. no_wait with expires: it waits for the first message,
- * and gives what it has.
+ * One request is open at a time. no_wait with expires: the server waits for the first message, then
+ * sends what it has.
  */
 static bool ask(source *source, size_t most)
 {
 	char request[128], bytes[48] = "";
 	const size_t prefetch = (size_t)source->bounds.messages;
 	size_t here = source->out.count + source->held.count, here_bytes = source->out.bytes + source->held.bytes;
-	/* What was taken back is to be here as a whole; who had it kept within a smaller share. */
+	/* Everything taken back must be here at once; the earlier holder kept it within a smaller
+	 * share. */
 	bool is_back = source->taken_back_to > 0;
 	size_t most_bytes = (size_t)(is_back ? source->bounds.bytes : SOURCE_HERE_SHARE(source->bounds.bytes));
 	bool is_full = here_bytes >= most_bytes || (!is_back && 2 * here_bytes > most_bytes);
 	size_t room = here < prefetch ? prefetch - here : 0;
 	size_t batch = most < room ? most : room;
 
-	/* A request for the rest alone would end before the first message. */
+	/* A request with only the remaining bytes would end before the first message. */
 	if (source->asked > 0 || batch == 0 || (here > 0 && (source->too_large || is_full))) {
 		return true;
 	}
@@ -465,14 +463,14 @@ static bool ask(source *source, size_t most)
 	return true;
 }
 
-/* A message of the server itself: the request has ended, well or badly. */
+/* A status message of the server: the request has ended, successfully or not. */
 static bool take_status(source *source, const char *status, natsMsg *message)
 {
 	const char *text = NULL;
 
 	source->asked = 0;
 	if (strcmp(status, "404") == 0 || strcmp(status, "408") == 0) {
-		source->taken_back_to = 0; /* there is no more of it: it was acknowledged after all */
+		source->taken_back_to = 0; /* nothing more will come: the rest was acknowledged after all */
 		return true;
 	}
 	if (natsMsgHeader_Get(message, "Description", &text) != NATS_OK) {
@@ -484,35 +482,36 @@ static bool take_status(source *source, const char *status, natsMsg *message)
 	}
 	if (strcmp(status, "503") == 0) {
 		snprintf(source->problem, sizeof source->problem,
-		         "the server has no stream %.60s with a consumer %.60s (any more)", source->settings.stream,
+		         "the server no longer has a stream %.60s with a consumer %.60s", source->settings.stream,
 		         source->durable);
 		return false;
 	}
-	snprintf(source->problem, sizeof source->problem, "the server ends the reading of stream %.60s by %.60s: %s %.80s",
+	snprintf(source->problem, sizeof source->problem, "the server ended the reading of stream %.60s by %.60s: %s %.80s",
 	         source->settings.stream, source->durable, status, text);
 	return false;
 }
 
 /*
- * Was somebody else handed messages before this one? A connection that has ended, for example,
- * whose request came to the server late. They would come again after ack_wait, behind this one: so
- * all is taken back, by a new connection.
+ * True unless another connection got messages before this one, such as an ended connection whose
+ * request reached the server late. Those would be redelivered after ack_wait, behind this one, so a
+ * new connection takes everything back.
  */
 static bool follows(source *source, const delivery *delivery)
 {
 	if (source->ordered && delivery->nth > source->last_nth + 1) {
-		snprintf(source->problem, sizeof source->problem,
-		         "%" PRId64
-		         " messages of the consumer %.60s of stream %.60s went to another connection: all that is out is "
-		         "taken back",
-		         delivery->nth - source->last_nth - 1, source->durable, source->settings.stream);
+		snprintf(
+		    source->problem, sizeof source->problem,
+		    "%" PRId64
+		    " messages of the consumer %.60s of stream %.60s went to another connection: all outstanding messages are "
+		    "taken back",
+		    delivery->nth - source->last_nth - 1, source->durable, source->settings.stream);
 		return false;
 	}
 	source->last_nth = delivery->nth;
 	return true;
 }
 
-/* Is all here that was taken back, so that it is in order? Or as much of it as there may be. */
+/* True: everything taken back is here, so it is in order, or as much of it as there is. */
 static bool is_whole(const source *source)
 {
 	size_t here = source->out.count + source->held.count;
@@ -525,7 +524,7 @@ static void count_taken_back(source *source, const delivery *delivery)
 {
 	if (source->taken_back_to > 0) {
 		source->to_come--;
-		/* The server hands out what is newer only when there is no more of it. */
+		/* The server delivers newer messages only when nothing taken back is left. */
 		if (source->to_come == 0 || delivery->sequence > source->taken_back_to) {
 			source->taken_back_to = 0;
 		}
@@ -533,8 +532,8 @@ static void count_taken_back(source *source, const delivery *delivery)
 }
 
 /*
- * The next of the inbox into `held`, waiting at most timeout_ms. *came: there was one. False: the
- * connection is of no use any more.
+ * Moves the next message of the inbox to `held`, waiting at most timeout_ms. *came: there was one.
+ * False: the connection is unusable.
  */
 static bool receive(source *source, int timeout_ms, bool *came)
 {
@@ -572,8 +571,8 @@ static bool receive(source *source, int timeout_ms, bool *came)
 }
 
 /*
- * A request whose end is overdue: is the server still there, and the consumer? Of what it does not
- * know it says nothing.
+ * Checks an overdue request: do the server and the consumer still exist? A server says nothing
+ * about a request that it does not know.
  */
 static bool answers(source *source)
 {
@@ -588,7 +587,7 @@ static bool answers(source *source)
 	return found;
 }
 
-/* Tells the server of those whose time has run for a third. */
+/* Reports messages as in progress once a third of their time has passed. */
 static bool touch_all(source *source)
 {
 	const delivery_list *const lists[] = {&source->out, &source->held};
@@ -607,10 +606,10 @@ static bool touch_all(source *source)
 			}
 		}
 	}
-	return status == NATS_OK || fail(source, "cannot report what is at work to", status);
+	return status == NATS_OK || fail(source, "cannot report messages in progress to", status);
 }
 
-/* What came in is taken out of the library, so that it can be touched. */
+/* Messages that arrived are taken out of the library, so that they can be touched. */
 static bool keep_alive(source *source)
 {
 	bool came = true;
@@ -644,9 +643,9 @@ static bool collect(source *source, size_t most, size_t most_bytes, int timeout_
 }
 
 /*
- * What others hold keeps nobody from being handed the rest, unless it is all that may be out. How
- * long they work is not known here, so while they hold anything it is no stall. False: to be
- * connected anew.
+ * Messages held by other members do not stop the server from delivering the rest, unless they reach
+ * the limit. How long the others work is unknown here, so while they hold any it is not a stall.
+ * False: connect again.
  */
 static bool watch(source *source)
 {
@@ -669,7 +668,7 @@ static bool watch(source *source)
 		return true;
 	}
 	snprintf(source->problem, sizeof source->problem,
-	         "the consumer %.60s of stream %.60s gives no messages: connecting anew", source->durable,
+	         "the consumer %.60s of stream %.60s delivers no messages: connecting again", source->durable,
 	         source->settings.stream);
 	return false;
 }
@@ -680,7 +679,7 @@ static bool nats_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
 		return false;
 	}
 	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "the consumer %.60s of stream %.60s has %" PRIu64 " messages that nobody has, and gives none",
+	         "the consumer %.60s of stream %.60s has %" PRIu64 " messages that no member holds, and delivers none",
 	         source->durable, source->settings.stream, source->pending);
 	return true;
 }
@@ -718,7 +717,7 @@ static source_state nats_fetch(source *source, size_t most, size_t most_bytes, i
 	}
 	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, most_bytes, messages) : 0;
 	if (*count > 0 && !ask(source, most)) {
-		lose(source); /* what was handed over is void: the next call says so */
+		lose(source); /* outstanding messages are void: the next call reports it */
 	}
 	return SOURCE_OK;
 }
@@ -736,9 +735,8 @@ static void take_sample(source *source, const delivery *delivery)
 }
 
 /*
- * Below the consumer's floor all is acknowledged, by whichever member. A stream's times rise with
- * its sequences, so the time of a message at or below the floor is none that anything is older than
- * which comes again.
+ * Everything below the consumer's floor is acknowledged, by any member. In a stream, times rise
+ * with sequences: no message older than one at or below the floor is delivered again.
  */
 static size_t nats_positions(source *source, source_position *positions, size_t most)
 {
@@ -746,7 +744,7 @@ static size_t nats_positions(source *source, source_position *positions, size_t 
 	jsOptions how;
 	int64_t at_ms = 0;
 
-	/* Meanwhile nobody tells the server that what is out is at work. */
+	/* Outstanding messages are not reported as in progress meanwhile. */
 	jsOptions_Init(&how);
 	how.Wait = source->ack_wait_ms / 4 < LOOK_MS ? source->ack_wait_ms / 4 : LOOK_MS;
 	if (source->connection == NULL || most == 0 ||
@@ -767,7 +765,7 @@ static size_t nats_positions(source *source, source_position *positions, size_t 
 	return at_ms != 0;
 }
 
-/* An acknowledgement that gets lost is only a redelivery, so none is waited for. */
+/* A lost acknowledgement only causes a redelivery, so no reply is awaited. */
 static source_state nats_acknowledge(source *source, source_message *const *messages, size_t count,
                                      char problem[BROKER_PROBLEM_BYTES])
 {
@@ -798,7 +796,7 @@ static void nats_give_back(source *source, source_message *const *messages, size
 
 /* ---- Publishing, for dead messages ---- */
 
-/* The stream may have been changed since it was asked about, or it did not tell. */
+/* The stream may have changed since the look, or the server did not tell. */
 static void note_taker(source *source, const char *stream, const char *topic)
 {
 	const char *filter = source->settings.subject;
@@ -831,7 +829,7 @@ static bool nats_publish(source *source, const char *topic, const source_message
 		status = js_PublishMsg(&taken, source->js, copy, &how, &code);
 	}
 	if (status == NATS_NO_RESPONDERS) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream of the server takes messages to %.100s", topic);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream on the server takes messages for %.100s", topic);
 	} else if (status != NATS_OK) {
 		nats_problem(source->address, "cannot publish to", status, source->connection, problem);
 	}
@@ -845,16 +843,16 @@ static bool nats_publish(source *source, const char *topic, const source_message
 
 /* ---- Opening and closing ---- */
 
-/* So that another member need not wait for what is here: all that came, given back in its order. */
+/* Gives back everything that arrived, in order, so that another member need not wait for it. */
 static void return_all(source *source)
 {
 	jsConsumerInfo *info = NULL;
 	bool came = true;
 
 	/*
-	 * The request that still stands at the server would get what is given back, or put it behind
-	 * what is newer when it finds that nobody listens. Asking about the consumer makes the server
-	 * forget requests whose asker is gone. What comes in between the next member takes back.
+	 * The open request would receive the returned messages, or put them behind newer ones when the
+	 * server finds no listener. Asking about the consumer makes the server drop requests whose
+	 * requester is gone. The next member takes back what arrives in between.
 	 */
 	nats_inbox_end(source->inbox, ANSWER_MS);
 	(void)natsConnection_FlushTimeout(source->connection, ANSWER_MS);
@@ -896,13 +894,13 @@ static bool check_names(const config *config, const config_section *section, con
 	const char *durable = settings->durable == NULL ? section->name : settings->durable;
 
 	if (!is_name(settings->stream)) {
-		*problem = config_problem(config, section, NULL, "stream: \"%s\" is no name of a stream", settings->stream);
+		*problem = config_problem(config, section, NULL, "stream: \"%s\" is not a valid stream name", settings->stream);
 		return false;
 	}
 	if (!is_name(durable)) {
-		*problem =
-		    config_problem(config, section, NULL,
-		                   "durable: \"%s\" is no name of a consumer: it must not have . * > / or spaces", durable);
+		*problem = config_problem(config, section, NULL,
+		                          "durable: \"%s\" is not a valid consumer name: it must not contain . * > / or spaces",
+		                          durable);
 		return false;
 	}
 	const char *dead_topic = dead_loop_topic(section);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * nats_inbox.c: see nats_inbox.h. The library's thread of the subscription puts messages in, the
- * source's takes them out.
+ * nats_inbox.c: see nats_inbox.h. The library's subscription thread puts messages in, the source's
+ * thread takes them out.
  */
 #include "nats_inbox.h"
 
@@ -15,7 +15,7 @@
 #include "runtime.h"
 
 enum {
-	LOOK_MS = 50 /* whether the connection is still there, which nobody tells a subscription */
+	LOOK_MS = 50 /* between checks that the connection is still there; a subscription is not told */
 };
 
 typedef struct entry {
@@ -26,7 +26,7 @@ typedef struct entry {
 struct nats_inbox {
 	natsConnection *connection;
 	natsSubscription *subscription;
-	pthread_mutex_t mutex; /* of the rest */
+	pthread_mutex_t mutex; /* of the fields below */
 	pthread_cond_t came;
 	entry *first, *last;
 	int owners; /* the source, and the library's thread, which may end later */
@@ -98,12 +98,12 @@ nats_inbox *nats_inbox_open(natsConnection *connection, natsStatus *status)
 	}
 	natsInbox_Destroy(subject);
 	if (*status == NATS_OK) {
-		inbox->owners++; /* no message comes before somebody knows the subject */
+		inbox->owners++; /* no message comes before the subject is known */
 		*status = natsSubscription_SetOnCompleteCB(inbox->subscription, on_end, inbox);
 		inbox->owners -= *status != NATS_OK;
 	}
 	if (*status == NATS_OK) {
-		/* Bounded by what is asked for; the library would drop what is above its own limits. */
+		/* The requests limit it; the library would drop messages above its own limits. */
 		*status = natsSubscription_SetPendingLimits(inbox->subscription, -1, -1);
 	}
 	if (*status != NATS_OK) {
@@ -118,7 +118,7 @@ const char *nats_inbox_subject(const nats_inbox *inbox)
 	return natsSubscription_GetSubject(inbox->subscription);
 }
 
-/* Of what is there; the mutex is held. */
+/* The first one here, or NULL; the mutex is held. */
 static natsMsg *take_first(nats_inbox *inbox)
 {
 	entry *first = inbox->first;
@@ -156,7 +156,7 @@ natsStatus nats_inbox_take(nats_inbox *inbox, int timeout_ms, natsMsg **message)
 	while (status == NATS_OK && *message == NULL) {
 		int64_t left_ms = until_ms - runtime_now_ms();
 		if (natsConnection_IsClosed(inbox->connection)) {
-			status = NATS_CONNECTION_CLOSED; /* what came by it is void */
+			status = NATS_CONNECTION_CLOSED; /* messages that came over it are void */
 		} else if ((*message = take_first(inbox)) == NULL && left_ms <= 0) {
 			status = NATS_TIMEOUT;
 		} else if (*message == NULL) {

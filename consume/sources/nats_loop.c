@@ -30,17 +30,17 @@ bool nats_subject_takes(const char *pattern, const char *subject)
 	return *pattern == '\0';
 }
 
-/* Is what that stream takes copied to ours? */
+/* True: messages that the named stream takes are copied to ours. */
 static bool copies_from(const jsStreamSource *from, const char *stream, const char *dead_topic)
 {
 	const char *filter = from->FilterSubject;
 
-	/* One of another account or domain has its own names. */
+	/* A stream of another account or domain has different names. */
 	return from->External == NULL && strcmp(from->Name, stream) == 0 &&
 	       (filter == NULL || filter[0] == '\0' || nats_subject_takes(filter, dead_topic));
 }
 
-/* Through the stream that takes the copy, where ours mirrors it or has it as a source. */
+/* Finds a loop through the stream that takes the copy, if ours mirrors it or sources from it. */
 static nats_loop find_by_source(jsCtx *js, const jsStreamConfig *config, const char *dead_topic,
                                 char problem[BROKER_PROBLEM_BYTES])
 {
@@ -56,7 +56,7 @@ static nats_loop find_by_source(jsCtx *js, const jsStreamConfig *config, const c
 	how.Stream.Info.SubjectsFilter = dead_topic;
 	natsStatus status = js_StreamNames(&names, js, &how, NULL);
 	if (status == NATS_NOT_FOUND) {
-		return NATS_LOOP_NO; /* none takes it */
+		return NATS_LOOP_NO; /* no stream takes it */
 	}
 	if (status != NATS_OK) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "cannot ask which stream takes %.100s: %s", dead_topic,
@@ -70,7 +70,7 @@ static nats_loop find_by_source(jsCtx *js, const jsStreamConfig *config, const c
 		}
 		if (comes) {
 			snprintf(problem, BROKER_PROBLEM_BYTES,
-			         "dead_topic: stream %.50s copies what stream %.50s takes, %.60s too: each copy would die again",
+			         "dead_topic: stream %.50s copies all of stream %.50s, including %.60s: each copy would die again",
 			         config->Name, names->List[i], dead_topic);
 			found = NATS_LOOP_YES;
 		}

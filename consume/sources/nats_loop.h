@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * nats_loop.h: would a copy for dead_topic come back to the consumer whose dead message it is? Then
- * it dies there again, and its copy too, without end. Used by nats.c alone.
+ * nats_loop.h: would a copy for dead_topic come back to the same consumer? Then it would die there
+ * again, and its copy too, without end. Used by nats.c alone.
  */
 #pragma once
 
@@ -11,12 +11,12 @@
 
 typedef enum nats_loop {
 	NATS_LOOP_NO,
-	NATS_LOOP_YES,    /* problem says which way the copy comes back */
-	NATS_LOOP_UNKNOWN /* the server did not say; problem says why */
+	NATS_LOOP_YES,    /* problem says how the copy comes back */
+	NATS_LOOP_UNKNOWN /* the server did not tell; problem says why */
 } nats_loop;
 
-/* Does "order.>" or "order.*.paid" take that subject? */
+/* True: the pattern ("order.>", "order.*.paid") matches the subject. */
 bool nats_subject_takes(const char *pattern, const char *subject);
-/* Asks about the stream. filter: what is read of it; NULL: all. */
+/* Asks about the stream. filter: the part of it that is read; NULL: all. */
 nats_loop nats_loop_find(jsCtx *js, const char *stream, const char *filter, const char *dead_topic,
                          char problem[BROKER_PROBLEM_BYTES]);

@@ -13,7 +13,7 @@
 
 /*
  * "$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE...", or with a domain and an account before the
- * stream. Sequence 0: none of these.
+ * stream. Sequence 0: another format.
  */
 static void read_reply(delivery *delivery, const char *reply, const char *stream, char *coordinates,
                        size_t coordinates_bytes)
@@ -95,15 +95,15 @@ delivery *nats_message_wrap(natsMsg *message, const char *stream)
 }
 
 /*
- * As the relay writes it: NATS's clients tell upper case from lower, and what was parked has the
- * handler's name of it.
+ * The relay's spelling: NATS clients distinguish upper and lower case, and parked messages have the
+ * handler's name for it.
  */
 static const char *name_of(const source_header *header)
 {
 	return strcasecmp(header->name, "content-type") == 0 ? "Content-Type" : header->name;
 }
 
-/* A header's value is a line. */
+/* A header's value must be one line. */
 static natsStatus copy_header(natsMsg *copy, const source_header *header)
 {
 	char *value = strndup(header->value.data == NULL ? "" : header->value.data, header->value.length);
@@ -122,8 +122,8 @@ static natsStatus copy_headers(natsMsg *copy, const source_header *headers, size
 
 	for (size_t i = 0; i < count && status == NATS_OK; i++) {
 		/*
-		 * With the message's own Nats-Msg-Id the server would take the copy for the message, and
-		 * with its Nats-Expected-Stream refuse it.
+		 * With the message's Nats-Msg-Id the server would take the copy for a duplicate of the
+		 * message, and with its Nats-Expected-Stream refuse it.
 		 */
 		if (!broker_header_steers("nats", headers[i].name)) {
 			status = copy_header(copy, &headers[i]);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * rabbitmq.c: messages of a RabbitMQ queue, with acknowledgements by hand and a bound on
- * what is out. The broker puts what a lost connection had not acknowledged back to where it was in
- * the queue; what is given back while the connection lives waits here, since the broker would hand
- * out the following ones first. A connection is served only inside librabbitmq's calls: heartbeats
- * too, hence fetch's keeping alive.
+ * rabbitmq.c: reads messages of a RabbitMQ queue, with manual acknowledgements and a limit on
+ * outstanding ones. The broker returns messages that a lost connection had not acknowledged to
+ * their old place in the queue. Messages given back while the connection lives wait here, since the
+ * broker would deliver the following ones first. A connection is served only inside librabbitmq's
+ * calls, heartbeats included; hence fetch's keep-alive.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -27,14 +27,14 @@ enum {
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
 	PREFETCH_MOST = UINT16_MAX,
-	FIRST_BYTES = 128 * 1024, /* a message's, while none is known */
-	MEAN_OF = 64,             /* messages that count for their mean */
-	RESIZE_AFTER = 16,        /* messages, at least, that have come since */
+	FIRST_BYTES = 128 * 1024, /* a message's size until one is known */
+	MEAN_OF = 64,             /* messages in the running mean */
+	RESIZE_AFTER = 16,        /* messages, at least, since the last change */
 	BEAT_MS = 2000,
-	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
+	PUBLISHER_IDLE_MS = 5000, /* so short that the broker has not missed a heartbeat */
 	SHORT_STRING_BYTES_MAX = 255,
-	AHEAD_S = 86400, /* by which a producer's clock may be ahead of ours */
-	/* so long another member may have a message: the broker's consumer_timeout, twice */
+	AHEAD_S = 86400, /* how far a producer's clock may be ahead of ours */
+	/* how long another member may hold a message: twice the broker's consumer_timeout */
 	OTHERS_MS = 3600 * 1000
 };
 
@@ -49,16 +49,16 @@ typedef struct settings {
 enum {
 	QUEUE_TYPE_QUORUM = 1,
 	DELIVERY_LIMIT_ALLOW = 1,
-	DELIVERIES_MANY = 3 /* of one message, before that is said as a warning */
+	DELIVERIES_MANY = 3 /* of one message, before a warning is logged */
 };
 
 /* clang-format off */
 static const config_option options[] = {
 	RABBITMQ_OPTION_ROWS,
 	{.name = "queue", .kind = CONFIG_TEXT, .offset = offsetof(settings, queue), .required = true, .help = "the queue to read"},
-	{.name = "declare", .kind = CONFIG_FLAG, .offset = offsetof(settings, declare), .standard = "no", .help = "make the queue (durable) where there is none, and bind it as exchange and bind say; otherwise it must exist"},
-	{.name = "queue_type", .kind = CONFIG_CHOICE, .offset = offsetof(settings, queue_type), .choices = "classic|quorum", .standard = "classic", .help = "of a queue that is made"},
-	{.name = "delivery_limit", .kind = CONFIG_CHOICE, .offset = offsetof(settings, delivery_limit), .choices = "refuse|allow", .standard = "refuse", .help = "a quorum queue that drops a message (or moves it to a dead-letter exchange) after some deliveries, though nothing has handled it, as RabbitMQ 4 does by default: refuse it, or take it as it is. A queue that is made has no limit; a policy's limit is not shown to a consumer"},
+	{.name = "declare", .kind = CONFIG_FLAG, .offset = offsetof(settings, declare), .standard = "no", .help = "create the queue (durable) if it does not exist, and bind it as exchange and bind say; otherwise it must exist"},
+	{.name = "queue_type", .kind = CONFIG_CHOICE, .offset = offsetof(settings, queue_type), .choices = "classic|quorum", .standard = "classic", .help = "the type of a queue that is created"},
+	{.name = "delivery_limit", .kind = CONFIG_CHOICE, .offset = offsetof(settings, delivery_limit), .choices = "refuse|allow", .standard = "refuse", .help = "what to do with a quorum queue that drops unhandled messages (or moves them to a dead-letter exchange) after some deliveries, RabbitMQ 4's default: refuse it, or accept it as it is. A queue that pgonce creates has no limit; a consumer cannot see a policy's limit"},
 	{.name = "exchange", .kind = CONFIG_TEXT, .offset = offsetof(settings, exchange), .help = "with declare: the exchange that the queue is bound to; it must exist"},
 	{.name = "bind", .kind = CONFIG_TEXT, .offset = offsetof(settings, bind), .standard = "#", .help = "with exchange: the binding keys, separated by commas"},
 	STALLED_OPTION_ROW(settings, "a queue"),
@@ -72,31 +72,31 @@ struct source {
 	arena names;
 	const char *name; /* of the connection, in the broker's lists */
 	source_bounds bounds;
-	int64_t window;    /* the prefetch as the broker has it */
+	int64_t window;    /* the prefetch set at the broker */
 	bool has_mean;     /* a message has come */
-	double mean_bytes; /* of messages, as they come */
+	double mean_bytes; /* mean size of recent messages */
 	int64_t seen;      /* messages since the window was set */
 	/*
-	 * The broker is told to send no more, until its answer comes; then it is `ended`, until enough
-	 * of what was sent is settled, and the reading begins anew.
+	 * The broker was told to send no more, until it replies; then `ended`, until enough messages
+	 * are settled to start reading again.
 	 */
 	bool resizing, ended;
-	int64_t beaten_ms;                  /* when a heartbeat was sent last while nothing was read */
-	amqp_connection_state_t connection; /* NULL: none */
+	int64_t beaten_ms;                  /* when a heartbeat was last sent while nothing was read */
+	amqp_connection_state_t connection; /* NULL: not connected */
 	text_buffer headers;
-	int64_t limit;           /* of deliveries; RABBITMQ_NO_LIMIT: none that is known */
-	int64_t deliveries_said; /* the most that a message had */
+	int64_t limit;           /* of deliveries; RABBITMQ_NO_LIMIT: none known */
+	int64_t deliveries_said; /* the most deliveries that a message had */
 	delivery_list out, held;
 	uint64_t serial;
-	/* the time of the last message that was, all before it too; 0: none said one */
+	/* time of the last message acknowledged together with all before it; 0: unknown */
 	int64_t acknowledged_ms;
 	stall stall;
-	uint32_t ready, readers; /* the queue's, when it was asked last */
-	bool lost;               /* to be told */
+	uint32_t ready, readers; /* the queue's, when last asked */
+	bool lost;               /* must be reported */
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
-	/* of dead messages, with a channel that confirms; NULL: none */
+	/* for dead messages, with a channel in confirm mode; NULL: none */
 	amqp_connection_state_t publisher;
 	int64_t published_ms;
 };
@@ -131,7 +131,7 @@ static void lose(source *source)
 	source->retry_at_ms = runtime_now_ms() + runtime_backoff_ms(source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
 }
 
-/* Did the last call of the connection succeed? */
+/* True: the connection's last call succeeded. */
 static bool succeeded(source *source, const char *what)
 {
 	amqp_rpc_reply_t reply = amqp_get_rpc_reply(source->connection);
@@ -169,7 +169,7 @@ static size_t most_here(const source *source)
 	return (size_t)SOURCE_HERE_SHARE(source->bounds.bytes);
 }
 
-/* What a message has, as they come now. */
+/* The size of a message, judged by recent ones. */
 static double typical_bytes(const source *source)
 {
 	double held = source->held.count == 0 ? 0 : (double)source->held.bytes / (double)source->held.count;
@@ -183,7 +183,7 @@ static int64_t most_window(const source *source)
 	return source->bounds.messages < PREFETCH_MOST ? source->bounds.messages : PREFETCH_MOST;
 }
 
-/* So many that what they have is half of what may be here. */
+/* As many as fill half of the space for messages here. */
 static int64_t fitting_window(const source *source)
 {
 	int64_t most = most_window(source);
@@ -201,7 +201,7 @@ static void measure(source *source, const delivery *delivery)
 	source->seen++;
 }
 
-/* A new consumer does not count what an earlier one left unacknowledged. */
+/* A new consumer does not count messages that an earlier one left unacknowledged. */
 static int64_t left_out(const source *source)
 {
 	return (int64_t)(source->out.count + source->held.count);
@@ -224,9 +224,9 @@ static bool start_reading(source *source)
 }
 
 /*
- * A prefetch holds for a consumer that begins. So the old one is ended, without waiting: what is on
- * its way is read as ever, then comes the broker's answer (take_frame). What is not acknowledged
- * stays ours. Seldom, since it interrupts what comes.
+ * A prefetch applies to consumers started later, so the old one is cancelled, without waiting:
+ * messages on their way are read as usual, then comes the broker's reply (take_frame).
+ * Unacknowledged messages stay ours. Done rarely, since it interrupts the flow.
  */
 static bool resize(source *source)
 {
@@ -247,13 +247,13 @@ static bool resize(source *source)
 	return true;
 }
 
-/* Once a quarter at most of what may be here is left. */
+/* Once at most a quarter of the space for messages is in use. */
 static bool begin_anew(source *source)
 {
 	return !source->ended || 4 * left_out(source) > fitting_window(source) || start_reading(source);
 }
 
-/* librabbitmq sends heartbeats where it reads. */
+/* librabbitmq sends heartbeats when it reads. */
 static bool beat(source *source)
 {
 	const amqp_frame_t frame = {.frame_type = AMQP_FRAME_HEARTBEAT};
@@ -287,8 +287,8 @@ static bool reconnect(source *source)
 /* ---- Messages ---- */
 
 /*
- * A producer's timestamp, in seconds. One in other units, or of a clock that is wrong, would let
- * the inbox forget too soon: 0, none.
+ * A producer's timestamp, in seconds. In other units, or from a wrong clock, it would let the inbox
+ * delete too soon: then 0, unknown.
  */
 static int64_t milliseconds_of(uint64_t timestamp)
 {
@@ -298,8 +298,8 @@ static int64_t milliseconds_of(uint64_t timestamp)
 }
 
 /*
- * A crash returns all that the consumer had to the queue, and a quorum queue counts that. What it
- * gives up is not seen again, so it is said while it can be.
+ * A crash returns all of the consumer's messages to the queue, and a quorum queue counts that. A
+ * message it drops is never seen again, so the warning comes before.
  */
 static void note_deliveries(source *source, const amqp_basic_properties_t *properties)
 {
@@ -321,13 +321,13 @@ static void note_deliveries(source *source, const amqp_basic_properties_t *prope
 	                                                          : RUNTIME_INFO,
 	            "redelivered", "queue=%s deliveries=%" PRId64 " limit=%s hint=\"%s\"", source->settings.queue,
 	            deliveries, limit,
-	            is_last ? "the queue gives the message up if it is returned once more: do not stop this process before "
+	            is_last ? "the queue drops the message if it is returned once more: do not stop this process before "
 	                      "it is applied, and remove the limit"
 	                    : "the queue counts how often a message came back from a consumer that ended; a delivery limit "
-	                      "(an argument, a policy) would drop it unhandled: see that there is none");
+	                      "(an argument or a policy) would drop it unhandled: make sure that there is none");
 }
 
-/* Takes the envelope over. */
+/* Takes over the envelope. */
 static void wrap(source *source, amqp_envelope_t *envelope)
 {
 	size_t header_count = amqp_text_headers(&envelope->message.properties, &source->headers);
@@ -363,7 +363,7 @@ static void wrap(source *source, amqp_envelope_t *envelope)
 	}
 }
 
-/* Something else than a message. False: it is the end of the connection. */
+/* A frame that is not a message. False: the connection has ended. */
 static bool take_frame(source *source)
 {
 	const struct timeval now = {0};
@@ -384,7 +384,7 @@ static bool take_frame(source *source)
 	}
 	if (frame.frame_type == AMQP_FRAME_METHOD && frame.payload.method.id == AMQP_BASIC_CANCEL_METHOD) {
 		snprintf(source->problem, sizeof source->problem,
-		         "the broker ended the reading of queue %.100s: it was deleted, or its node is gone",
+		         "the broker ended the reading of queue %.100s: the queue was deleted, or its node is gone",
 		         source->settings.queue);
 		return false;
 	}
@@ -392,12 +392,12 @@ static bool take_frame(source *source)
 		source->ended = true;
 		return begin_anew(source);
 	}
-	return true; /* connection.blocked, for example, which is for those who publish */
+	return true; /* connection.blocked, for example, which concerns publishers */
 }
 
 /*
- * The next into `held`, waiting at most timeout_ms. *came: there was something. False: the
- * connection is of no use any more.
+ * Moves the next message to `held`, waiting at most timeout_ms. *came: a frame came. False: the
+ * connection is unusable.
  */
 static bool receive(source *source, int timeout_ms, bool *came)
 {
@@ -428,7 +428,7 @@ static bool collect(source *source, size_t most, size_t most_bytes, int timeout_
 	int64_t until_ms = runtime_now_ms() + timeout_ms;
 	bool came = true;
 
-	/* What was decoded is in the messages themselves: the rest of the library's memory may go. */
+	/* Decoded data is in the messages themselves: the library's other memory can be freed. */
 	amqp_maybe_release_buffers(source->connection);
 	if (!begin_anew(source)) {
 		return false;
@@ -457,7 +457,8 @@ static source_state unavailable(source *source, int timeout_ms, char problem[BRO
 }
 
 /*
- * The broker's answer is behind what it has sent, which is read, and kept, for it. Is there room?
+ * The broker's reply comes after the messages it has already sent, which must be read and kept.
+ * True: there is room for them.
  */
 static bool may_ask(const source *source)
 {
@@ -468,7 +469,7 @@ static bool may_ask(const source *source)
 	       (double)here_bytes(source) + unread * typical_bytes(source) <= (double)source->bounds.bytes;
 }
 
-/* The queue as the broker has it, behind what is acknowledged on the channel. NULL: `problem`. */
+/* The queue's state, asked behind the acknowledgements on the channel. NULL: `problem`. */
 static const amqp_queue_declare_ok_t *ask_queue(source *source)
 {
 	const amqp_queue_declare_ok_t *queue =
@@ -479,8 +480,9 @@ static const amqp_queue_declare_ok_t *ask_queue(source *source)
 }
 
 /*
- * What waits in a queue that others read as well may be theirs: the one active consumer's, or that
- * of a higher priority. What they hold does not wait. False: the connection is of no use any more.
+ * Messages waiting in a queue with other readers may be for them: for the single active consumer,
+ * or for a consumer with higher priority. Messages they hold do not count as waiting. False: the
+ * connection is unusable.
  */
 static bool watch(source *source)
 {
@@ -500,7 +502,7 @@ static bool watch(source *source)
 	if (queue == NULL || !stall_wants_connection(&source->stall)) {
 		return queue != NULL;
 	}
-	snprintf(source->problem, sizeof source->problem, "the queue %.100s gives no messages: connecting anew",
+	snprintf(source->problem, sizeof source->problem, "the queue %.100s delivers no messages: connecting again",
 	         source->settings.queue);
 	return false;
 }
@@ -511,8 +513,9 @@ static bool rabbitmq_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
 		return false;
 	}
 	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "the queue %.100s has %" PRIu32 " messages that nobody has, and gives none%s", source->settings.queue,
-	         source->ready, source->readers == 0 ? ": the broker does not know of this consumer any more" : "");
+	         "the queue %.100s has %" PRIu32 " messages that no consumer holds, and delivers none%s",
+	         source->settings.queue, source->ready,
+	         source->readers == 0 ? ": the broker no longer knows this consumer" : "");
 	return true;
 }
 
@@ -529,8 +532,8 @@ static source_state rabbitmq_fetch(source *source, size_t most, size_t most_byte
 		return SOURCE_LOST;
 	}
 	/*
-	 * To keep alive all is read that there is room for: the broker sends no more than the window,
-	 * and heartbeats are sent where one reads.
+	 * Keeping alive reads everything there is room for: the broker sends no more than the window,
+	 * and heartbeats are sent while reading.
 	 */
 	if (!collect(source, most == 0 ? SIZE_MAX : most, most == 0 ? SIZE_MAX : most_bytes, timeout_ms) ||
 	    (most > 0 && !watch(source))) {
@@ -551,7 +554,8 @@ static uint64_t lowest(const delivery_list *list, uint64_t tag)
 	return tag;
 }
 
-/* All up to the highest in one, where nothing below it is still here; else each by itself. */
+/* One acknowledgement for all up to the highest, if nothing below it is still here; else one
+ * each. */
 static int acknowledge_tags(source *source, const uint64_t *tags, size_t count)
 {
 	uint64_t highest = 0;
@@ -600,11 +604,10 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 }
 
 /*
- * The question goes behind the acknowledgements on the same channel, so the broker has those when
- * it answers. Of what other members have out it tells nothing: where there are several, only an
- * empty queue says something, since no member may keep a message for longer than consumer_timeout.
- * Where messages wait: all is applied that is older than the last acknowledged one, in the time of
- * those who sent them.
+ * The question follows the acknowledgements on the same channel, so the broker has those when it
+ * replies. It does not tell what other members hold: with several members only an empty queue tells
+ * something, since no member may hold a message longer than consumer_timeout. If messages wait,
+ * everything older than the last acknowledged one is applied, by the producers' clocks.
  */
 static size_t rabbitmq_positions(source *source, source_position *positions, size_t most)
 {
@@ -635,7 +638,7 @@ static void rabbitmq_give_back(source *source, source_message *const *messages, 
 
 /* ---- Publishing, for dead messages ---- */
 
-/* A connection of its own, since the answers would come between messages. */
+/* Its own connection, since the replies would arrive between messages. */
 
 static void stop_publisher(source *source, bool polite)
 {
@@ -651,7 +654,7 @@ static bool start_publisher(source *source, int timeout_ms, char problem[BROKER_
 	if (source->publisher != NULL) {
 		return true;
 	}
-	/* It is for each host. */
+	/* The limit is for each host. */
 	int connect_ms = timeout_ms / (int)source->address->host_count;
 	source->publisher = rabbitmq_connect(source->address, source->name, connect_ms > 0 ? connect_ms : 1, NULL, problem);
 	if (source->publisher == NULL) {
@@ -667,8 +670,8 @@ static bool start_publisher(source *source, int timeout_ms, char problem[BROKER_
 }
 
 /*
- * The broker's answer to the one message that is on its way. False: it is no longer the answer that
- * is to come, or it is a no.
+ * The broker's reply to the one message on its way. False: the reply is no longer expected, or it
+ * is a refusal.
  */
 static bool take_confirm(source *source, const amqp_frame_t *frame, bool *answered, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -705,7 +708,7 @@ static bool wait_for_confirm(source *source, int64_t until_ms, char problem[BROK
 		int status =
 		    left_ms <= 0 ? AMQP_STATUS_TIMEOUT : amqp_simple_wait_frame_noblock(source->publisher, &frame, &time);
 		if (status != AMQP_STATUS_OK) {
-			rabbitmq_status_problem("no answer to a message that was published", status, problem);
+			rabbitmq_status_problem("no answer to a published message", status, problem);
 			return false;
 		}
 		if (!take_confirm(source, &frame, &answered, problem)) {
@@ -720,14 +723,15 @@ static amqp_bytes_t bytes_of(once_bytes bytes)
 	return (amqp_bytes_t){.len = bytes.length, .bytes = (void *)(uintptr_t)bytes.data};
 }
 
-/* Can it be the property, which it was where the message came from this broker? */
+/* True: it can be the property, as it was if the message came from this broker. */
 static bool is_content_type(const source_header *header)
 {
 	return strcasecmp(header->name, "content-type") == 0 && header->value.length > 0 &&
 	       header->value.length <= SHORT_STRING_BYTES_MAX;
 }
 
-/* How many are copied. With a CC as text, for example, the broker would close the channel. */
+/* Returns how many are copied. With a CC as text, for example, the broker would close the
+ * channel. */
 static size_t copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count,
                            amqp_basic_properties_t *properties)
 {
@@ -750,8 +754,8 @@ static size_t copy_headers(amqp_table_entry_t *entries, const source_header *hea
 }
 
 /*
- * librabbitmq sends without a limit of time, and a broker that is short of memory reads nothing,
- * while the caller's transaction is open: the connection is broken off from outside.
+ * librabbitmq sends without a time limit, and a broker short of memory reads nothing, while the
+ * caller's transaction is open: this thread breaks the connection from outside.
  */
 typedef struct guard {
 	int descriptor;
@@ -806,7 +810,7 @@ static int send_within(source *source, const char *topic, const amqp_basic_prope
 	return status;
 }
 
-/* `topic` is a queue: the default exchange takes it there, or says that there is none. */
+/* `topic` is a queue: the default exchange delivers to it, or reports that it does not exist. */
 static bool rabbitmq_publish(source *source, const char *topic, const source_message *message,
                              const source_header *more, size_t more_count, int timeout_ms,
                              char problem[BROKER_PROBLEM_BYTES])
@@ -828,7 +832,7 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
 	free(entries);
 	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, until_ms, problem);
 	if (status != AMQP_STATUS_OK) {
-		rabbitmq_status_problem("cannot publish (a broker that is short of memory or disk takes nothing)", status,
+		rabbitmq_status_problem("cannot publish (a broker that is short of memory or disk accepts nothing)", status,
 		                        problem);
 	}
 	source->published_ms = runtime_now_ms();
@@ -869,10 +873,10 @@ static bool read_settings(const config *config, const config_section *section, s
 		return false;
 	}
 	const char *wrong =
-	    settings->exchange != NULL && !settings->declare ? "exchange: only with declare = yes is the queue bound"
-	    : settings->exchange == NULL && is_given(section, "bind") ? "bind: only with exchange is the queue bound"
+	    settings->exchange != NULL && !settings->declare ? "exchange: the queue is bound only with declare = yes"
+	    : settings->exchange == NULL && is_given(section, "bind") ? "bind: the queue is bound only with exchange"
 	    : !settings->declare && is_given(section, "queue_type")
-	        ? "queue_type: only with declare = yes is the queue made"
+	        ? "queue_type: the queue is created only with declare = yes"
 	        : NULL;
 	if (wrong != NULL) {
 		*problem = config_problem(config, section, NULL, "%s", wrong);
@@ -892,7 +896,8 @@ static bool rabbitmq_open(const speaker *speaker, const config *config, const co
 {
 	source *made = memory_take(sizeof *made);
 
-	(void)ordered; /* the queue has one active consumer, and hands out what comes again first */
+	/* the queue has a single active consumer, and delivers returned messages first */
+	(void)ordered;
 	if (!read_settings(config, section, &made->settings, &made->address, problem)) {
 		free(made);
 		return false;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * rabbitmq_queue.c: see rabbitmq_queue.h. A quorum queue counts what was returned to it: by a
- * consumer that crashed, too. With a delivery limit it then drops what nothing has handled. AMQP
- * does not show a queue's arguments, but the refusal of a declaration that differs from them names
- * the first that does.
+ * rabbitmq_queue.c: see rabbitmq_queue.h. A quorum queue counts how often a message was returned to
+ * it, also by a consumer that crashed. With a delivery limit it then drops unhandled messages. AMQP
+ * does not show a queue's arguments, but if a declaration differs, its refusal names the first
+ * argument that differs.
  */
 #include "rabbitmq_queue.h"
 
@@ -16,7 +16,7 @@
 
 enum {
 	ARGUMENTS_MAX = 24, /* of one queue; RabbitMQ has fewer */
-	/* since when a queue has a limit unless told otherwise, and -1 means that it has none */
+	/* the first version with a default limit, where -1 means no limit */
 	LIMITED_SINCE = 4,
 	LIMIT_STANDARD = 20
 };
@@ -25,7 +25,7 @@ static const char limit_name[] = "x-delivery-limit";
 
 /* ---- asking the broker ---- */
 
-/* Its version's first number; 0: it does not say. */
+/* Its version's first number; 0: unknown. */
 static int64_t major_version(amqp_connection_state_t connection, const char **version, arena *arena)
 {
 	const amqp_table_t *properties = amqp_get_server_properties(connection);
@@ -43,12 +43,12 @@ static int64_t major_version(amqp_connection_state_t connection, const char **ve
 }
 
 typedef enum asked {
-	ASKED_YES,     /* it exists so, or is made so */
-	ASKED_REFUSED, /* *why: the broker's words; the channel is open again */
-	ASKED_LOST     /* the connection is of no use any more */
+	ASKED_YES,     /* it exists with these arguments, or was created */
+	ASKED_REFUSED, /* *why: the broker's text; the channel is open again */
+	ASKED_LOST     /* the connection is unusable */
 } asked;
 
-/* After a refusal the channel is opened again. `what` is what problem begins with. */
+/* After a refusal the channel is opened again. problem begins with `what`. */
 static asked declare(amqp_connection_state_t connection, const char *queue, bool passive, amqp_table_t arguments,
                      const char *what, const char **why, arena *arena, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -86,12 +86,12 @@ static amqp_table_entry_t number_argument(const char *name, int64_t value)
 
 /* ---- what a refusal tells */
 
-/* An argument that the queue has otherwise than we said. */
+/* An argument for which the queue has another value than we declared. */
 typedef struct clue {
-	const char *name, *value, *type; /* value NULL: the queue has none; type "": ours */
+	const char *name, *value, *type; /* value NULL: the queue has none; type "": our type */
 } clue;
 
-/* Where `word` is the last time; NULL: nowhere. */
+/* The last place of `word`; NULL: not found. */
 static const char *last(const char *text, const char *word)
 {
 	const char *found = NULL;
@@ -105,7 +105,7 @@ static const char *last(const char *text, const char *word)
 /*
  * "PRECONDITION_FAILED - inequivalent arg 'NAME' for queue 'Q' in vhost 'V': received ... but
  * current is none", or "... is the value 'VALUE' of type 'TYPE'", or "... is 'VALUE'"; names and
- * values may have quotes in them. False: it says something else, or was cut off.
+ * values may contain quotes. False: another text, or cut off.
  */
 static bool read_clue(const char *why, clue *clue, arena *arena)
 {
@@ -145,7 +145,7 @@ static bool read_clue(const char *why, clue *clue, arena *arena)
 	return true;
 }
 
-/* One more argument as the queue has it. False: of a type that is not known here. */
+/* Adds one argument with the queue's value. False: its type is unknown here. */
 static bool agree(const clue *clue, amqp_table_entry_t *entry)
 {
 	char *end = NULL;
@@ -165,16 +165,16 @@ static bool agree(const clue *clue, amqp_table_entry_t *entry)
 }
 
 typedef enum queue_kind {
-	QUEUE_OTHER,  /* none that counts deliveries */
-	QUEUE_QUORUM, /* *limit is its argument's; *has_limit: it has one */
+	QUEUE_OTHER,  /* it does not count deliveries */
+	QUEUE_QUORUM, /* *limit is its argument's value; *has_limit: it has one */
 	QUEUE_STREAM,
 	QUEUE_UNKNOWN /* problem says why */
 } queue_kind;
 
 /*
- * Declares the queue with a limit that none has, until the refusal names it; what is refused before
- * is said as the queue has it the next time. Nothing is made: x-max-age is no argument of a quorum
- * queue, and no valid one of any.
+ * Declares the queue with a limit that no queue has, until the refusal names it. Arguments refused
+ * before it are declared with the queue's values the next time. Nothing is created: x-max-age is
+ * not an argument of quorum queues, and "?" is not a valid value for any queue.
  */
 static asked look(amqp_connection_state_t connection, const char *queue, queue_kind *kind, bool *has_limit,
                   int64_t *limit, arena *arena, char problem[BROKER_PROBLEM_BYTES])
@@ -198,7 +198,7 @@ static asked look(amqp_connection_state_t connection, const char *queue, queue_k
 			*limit = clue.value == NULL ? 0 : strtoll(clue.value, NULL, 10);
 			return asked;
 		}
-		/* Another type; or not durable, or deleted by itself, which quorum queues cannot be. */
+		/* Another type; or not durable, or auto-delete, which quorum queues cannot be. */
 		if (strcmp(clue.name, "x-queue-type") == 0 || strncmp(clue.name, "x-", 2) != 0) {
 			bool is_stream =
 			    clue.value != NULL && strcmp(clue.name, "x-queue-type") == 0 && strcmp(clue.value, "stream") == 0;
@@ -234,7 +234,7 @@ static bool bind_queue(amqp_connection_state_t connection, const rabbitmq_queue_
 }
 
 /*
- * A quorum queue is made without a limit. Before RabbitMQ 4 that needs no argument, and -1 would
+ * A quorum queue is created without a limit. Before RabbitMQ 4 that needs no argument, and -1 would
  * drop each message that is returned once.
  */
 static bool find(amqp_connection_state_t connection, const rabbitmq_queue_want *want, int64_t major, arena *arena,
@@ -243,19 +243,20 @@ static bool find(amqp_connection_state_t connection, const rabbitmq_queue_want *
 	amqp_table_entry_t entries[] = {text_argument("x-queue-type", want->is_quorum ? "quorum" : "classic"),
 	                                number_argument(limit_name, RABBITMQ_NO_LIMIT)};
 	amqp_table_t arguments = {.num_entries = want->is_quorum && major >= LIMITED_SINCE ? 2 : 1, .entries = entries};
-	const char *what = want->declare ? "cannot make the queue (one that exists otherwise is taken with declare = no)"
-	                                 : "cannot read the queue (it is made with declare = yes)";
+	const char *what = want->declare
+	                       ? "cannot create the queue (to use an existing one with other settings: declare = no)"
+	                       : "cannot read the queue (to create it: declare = yes)";
 	const char *why = "";
 	clue clue;
 	asked asked = declare(connection, want->queue, !want->declare, want->declare ? arguments : amqp_empty_table, what,
 	                      &why, arena, problem);
 
-	/* One that exists with another limit, or none: what that means is said by its look. */
+	/* It exists with another limit, or none: `look` decides what that means. */
 	return asked == ASKED_YES || (asked == ASKED_REFUSED && want->declare && read_clue(why, &clue, arena) &&
 	                              strcmp(clue.name, limit_name) == 0);
 }
 
-/* What the argument means at this broker. */
+/* The argument's meaning at this broker. */
 static int64_t limit_of(int64_t major, bool has_limit, int64_t argument)
 {
 	if (!has_limit) {
@@ -268,21 +269,22 @@ static void say_limit(const rabbitmq_queue_want *want, int64_t limit, bool has_l
                       const char *version, char problem[BROKER_PROBLEM_BYTES])
 {
 	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "the queue %.60s gives up what was delivered %" PRId64
-	         " times, unhandled (%s; RabbitMQ %.12s): make it anew "
-	         "with %s, or say delivery_limit = allow",
+	         "the queue %.60s drops messages that were delivered %" PRId64
+	         " times, unhandled (%s; RabbitMQ %.12s): create it again "
+	         "with %s, or set delivery_limit = allow",
 	         want->queue, limit + 1, has_limit ? limit_name : "the default", version,
 	         major >= LIMITED_SINCE ? "x-delivery-limit -1" : "no x-delivery-limit");
 }
 
-/* A reader of a stream begins with what comes next, and the broker keeps no place for it. */
+/* A reader of a stream begins at the next new message, and the broker does not store its
+ * position. */
 static void say_stream(const rabbitmq_queue_want *want, char problem[BROKER_PROBLEM_BYTES])
 {
-	snprintf(
-	    problem, BROKER_PROBLEM_BYTES,
-	    "the queue %.60s is a stream: what came while nobody read it would never be read; bind a quorum or classic "
-	    "queue to the exchange and read that",
-	    want->queue);
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "the queue %.60s is a stream: messages that arrive while no consumer reads would be lost; bind a quorum "
+	         "or classic "
+	         "queue to the exchange and read that queue",
+	         want->queue);
 }
 
 bool rabbitmq_queue_find(amqp_connection_state_t connection, const rabbitmq_queue_want *want, int64_t *limit,
@@ -298,7 +300,7 @@ bool rabbitmq_queue_find(amqp_connection_state_t connection, const rabbitmq_queu
 
 	*limit = RABBITMQ_NO_LIMIT;
 	bool found = find(connection, want, major, &arena, problem);
-	/* Refusals are how it looks: `problem` goes on saying why the connection before was lost. */
+	/* Refusals are expected here: `problem` keeps the reason why the last connection was lost. */
 	if (found && look(connection, want->queue, &kind, &has_limit, &argument, &arena, looked) == ASKED_LOST) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%s", looked);
 		found = false;
@@ -308,10 +310,11 @@ bool rabbitmq_queue_find(amqp_connection_state_t connection, const rabbitmq_queu
 		found = false;
 	}
 	if (found && kind == QUEUE_UNKNOWN) {
-		runtime_log(want->speaker, RUNTIME_WARNING, "delivery_limit",
-		            "problem=%s hint=\"whether the queue gives messages up after some deliveries is not known: let the "
-		            "user configure it, or see yourself that it has no delivery limit and is no stream\"",
-		            runtime_quote(looked, quote));
+		runtime_log(
+		    want->speaker, RUNTIME_WARNING, "delivery_limit",
+		    "problem=%s hint=\"pgonce cannot see whether the queue drops messages after some deliveries: allow the "
+		    "user to configure it, or check that it has no delivery limit and is not a stream\"",
+		    runtime_quote(looked, quote));
 	} else if (found && kind == QUEUE_QUORUM) {
 		*limit = limit_of(major, has_limit, argument);
 		if (*limit != RABBITMQ_NO_LIMIT && !want->allows_limit) {

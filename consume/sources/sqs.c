@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sqs.c: messages of a queue of Amazon SQS, by long polling. What is received is invisible
- * to others for `visibility`, and for as long again each time that this is extended, which is done
- * for all that is here or with the caller. One call to receive is open while there is room; more
- * where each brings as much as it can. Of a FIFO queue, one whose answer was lost is made again as
- * it was: by its ReceiveRequestAttemptId the queue gives the same messages again, which nobody
- * would have until their visibility is over.
+ * sqs.c: reads messages of an Amazon SQS queue, by long polling. A received message is invisible to
+ * other members for `visibility`, which is extended by as much each time, for all messages here or
+ * with the caller. One receive call is open while there is room, more if each brings as much as it
+ * can. If the answer to a FIFO queue's call is lost, the same call is made again: by its
+ * ReceiveRequestAttemptId the queue returns the same messages, which otherwise no member would get
+ * until their visibility is over.
  *
- * Order: a FIFO queue hands out nothing of a group while a message of it is invisible, so that
- * members share the order. When the time of one is over (this process stood still), the whole group
- * of it here is void: it comes again, from its beginning.
+ * Order: a FIFO queue delivers no message of a group while another of it is invisible, so members
+ * share the order. When one's visibility is over (this process stood still), all messages of its
+ * group here are void: the group comes again from its beginning.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ enum {
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
 	CLOSE_MS = 6000,
-	/* SQS knows an attempt for five minutes. */
+	/* SQS remembers an attempt id for five minutes. */
 	ATTEMPT_MS = 4 * 60 * 1000
 };
 
@@ -50,9 +50,9 @@ enum {
 static const config_option options[] = {
 	AWS_OPTION_ROWS("sqs"),
 	{.name = "queue", .kind = CONFIG_TEXT, .offset = offsetof(settings, queue), .required = true, .help = "the queue's name, or its URL; one whose name ends in .fifo keeps the order of its groups. It must exist"},
-	{.name = "wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, wait_ms), .minimum = 1000, .maximum = 20000, .standard = "5s", .help = "how long a call waits at the queue for a message (long polling), in whole seconds. A stop waits for its end, for 6 s at most"},
-	{.name = "visibility", .kind = CONFIG_DURATION, .offset = offsetof(settings, visibility_ms), .minimum = 10000, .maximum = 43200000, .standard = "60s", .help = "for how long a message is kept from other members, in whole seconds; extended each third of it while the message is at work. So long waits another member for what one that died had. SQS ends it 12 hours after it handed the message out, whatever is extended"},
-	{.name = "redrive", .kind = CONFIG_CHOICE, .offset = offsetof(settings, redrive), .choices = "refuse|allow", .standard = "refuse", .help = "a queue whose redrive policy moves messages to a dead-letter queue after some deliveries, though nothing has handled them: refuse it, or take it as it is. Messages that fail are parked here, not redriven by the queue"},
+	{.name = "wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, wait_ms), .minimum = 1000, .maximum = 20000, .standard = "5s", .help = "how long a call waits at the queue for a message (long polling), in whole seconds. A stop waits for the call's end, at most 6 s"},
+	{.name = "visibility", .kind = CONFIG_DURATION, .offset = offsetof(settings, visibility_ms), .minimum = 10000, .maximum = 43200000, .standard = "60s", .help = "how long a message is hidden from other members, in whole seconds; extended every third of it while the message is in work. If a member dies, the others wait this long for its messages. SQS ends it 12 hours after it delivered the message, even if it is extended"},
+	{.name = "redrive", .kind = CONFIG_CHOICE, .offset = offsetof(settings, redrive), .choices = "refuse|allow", .standard = "refuse", .help = "what to do with a queue whose redrive policy moves unhandled messages to a dead-letter queue after some deliveries: refuse it, or accept it as it is. A failing message is parked by pgonce, not redriven by the queue"},
 	{0}};
 /* clang-format on */
 
@@ -62,22 +62,22 @@ struct source {
 	aws_address *address;
 	char *url; /* NULL: not found yet */
 	const char *name;
-	const char *dead_topic; /* NULL: none */
+	const char *dead_topic; /* NULL: not set */
 	source_bounds bounds;
 	sqs_queue_facts queue;
 	delivery_list out, held;
 	delivery_list gone; /* acknowledged, and not deleted yet */
 	int64_t delete_at_ms;
 	errands calls;
-	/* with a number, the id of an attempt; "": there is none */
+	/* with a number appended, the id of an attempt; "": none */
 	char attempt[AWS_SHA256_HEX_BYTES];
 	uint64_t attempts;
 	size_t receives_wanted;
 	uint64_t serial;
-	int64_t looked_ms; /* when extend_all last looked */
-	size_t voided;     /* to be told */
-	bool told;         /* that deleting or extending is refused */
-	bool wrong;        /* the last call to receive has failed: `problem` */
+	int64_t looked_ms; /* when extend_all last ran */
+	size_t voided;     /* must be reported */
+	bool told;         /* logged that deleting or extending is refused */
+	bool wrong;        /* the last receive call failed: `problem` */
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES];
@@ -100,8 +100,7 @@ static void succeed(source *source)
 }
 
 /*
- * The deliveries of this one's group here and with the caller are void; in a queue without FIFO it
- * alone is.
+ * The deliveries of its group, here and with the caller, are void; in a standard queue only itself.
  */
 static void make_void(source *source, delivery *first)
 {
@@ -119,7 +118,7 @@ static void make_void(source *source, delivery *first)
 	}
 }
 
-/* Of what waits here nobody needs to know. */
+/* Void messages that wait here are dropped without a report. */
 static void drop_void(source *source)
 {
 	for (delivery *next = NULL, *each = source->held.first; each != NULL; each = next) {
@@ -133,7 +132,7 @@ static void drop_void(source *source)
 
 /* ---- calls */
 
-/* So many messages may be asked for now; each may be as large as the queue takes it. */
+/* How many messages may be requested now; each may be as large as the queue allows. */
 static size_t room(const source *source)
 {
 	const size_t most_bytes = (size_t)SOURCE_HERE_SHARE(source->bounds.bytes);
@@ -143,7 +142,7 @@ static size_t room(const source *source)
 	size_t fit = bytes < most_bytes ? (most_bytes - bytes) / (size_t)source->queue.message_bytes : 0;
 
 	fit = fit > asked ? fit - asked : 0;
-	/* One that is larger than the bound comes alone. */
+	/* A message larger than the limit comes alone. */
 	fit = fit == 0 && here == 0 ? 1 : fit;
 	fit = fit < most ? fit : most;
 	return fit < SQS_BATCH_MAX ? fit : SQS_BATCH_MAX;
@@ -151,7 +150,8 @@ static size_t room(const source *source)
 
 static void receive_more(source *source)
 {
-	/* After it the queue knows no lost call, or shows its messages again, perhaps to others. */
+	/* After this time the queue has forgotten a lost call, or shows its messages again, perhaps to
+	 * others. */
 	const int64_t visibility_ms = source->settings.visibility_ms;
 	const int64_t known_ms = visibility_ms < ATTEMPT_MS ? visibility_ms : ATTEMPT_MS;
 
@@ -168,7 +168,7 @@ static void receive_more(source *source)
 		}
 		errand *errand = errand_new(&source->calls, ERRAND_RECEIVE);
 		errand_ask(&source->calls, errand, most);
-		/* Only one waits: the others are there to bring more of what there is. */
+		/* Only one call waits: the others fetch more of what is already there. */
 		json_int_t wait_s = source->calls.counts[ERRAND_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
 		json_t *request = json_pack(
 		    "{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages", (int)most,
@@ -185,7 +185,7 @@ static void receive_more(source *source)
 	}
 }
 
-/* Deletes what was acknowledged, ten at a time. */
+/* Deletes acknowledged messages, ten at a time. */
 static void delete_more(source *source)
 {
 	while (source->gone.first != NULL && errands_count(&source->calls) < ERRANDS_MAX &&
@@ -201,12 +201,12 @@ static void delete_more(source *source)
 		}
 		if (!errand_send(&source->calls, errand, "AmazonSQS.DeleteMessageBatch",
 		                 json_pack("{s:s, s:o}", "QueueUrl", source->url, "Entries", entries))) {
-			return; /* they come again, and are known then */
+			return; /* they come again, and are then known */
 		}
 	}
 }
 
-/* Sets the rest of their visibility: seconds; 0: they are there for others at once. */
+/* Sets their remaining visibility, in seconds; 0: visible to others at once. */
 static bool set_visibility(source *source, delivery *const *deliveries, size_t count, int64_t seconds)
 {
 	errand *errand = errand_new(&source->calls, ERRAND_EXTEND);
@@ -224,8 +224,8 @@ static bool set_visibility(source *source, delivery *const *deliveries, size_t c
 }
 
 /*
- * Those whose time has run for a third. touched_ms is when the last request for it was begun, or
- * when the message came.
+ * Extends those for which a third of the time has passed. touched_ms is when the last request for
+ * one was begun, or when the message came.
  */
 static void extend_all(source *source)
 {
@@ -277,13 +277,13 @@ static void take_received(source *source, const errand *errand)
 
 	if (!json_is_object(answer)) {
 		char problem[BROKER_PROBLEM_BYTES];
-		snprintf(problem, sizeof problem, "what answers at %.120s is not sqs", source->address->url);
+		snprintf(problem, sizeof problem, "the server at %.120s is not SQS", source->address->url);
 		fail(source, problem);
 		json_decref(answer);
 		return;
 	}
 	succeed(source);
-	/* Of what came the first time already visibility may have begun then: it is extended next. */
+	/* With a repeated call, visibility may have begun at the first one: it is extended next. */
 	int64_t now_ms = runtime_now_ms(), third_ms = source->settings.visibility_ms / 3;
 	int64_t touched_ms = errand->is_again ? now_ms - third_ms : now_ms;
 	json_array_foreach(messages, at, each)
@@ -318,7 +318,8 @@ static delivery *find_serial(const source *source, uint64_t serial)
 	return NULL;
 }
 
-/* One that could not be extended is another's by now; or the call failed, and is made again. */
+/* A message that could not be extended belongs to another member by now, or the call failed and is
+ * repeated. */
 static void take_extended(source *source, const errand *errand)
 {
 	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
@@ -337,7 +338,7 @@ static void take_extended(source *source, const errand *errand)
 	json_decref(answer);
 }
 
-/* What is not deleted yet is tried again for as long as it is ours. */
+/* Failed deletes are retried for as long as the message is ours. */
 static void take_deleted(source *source, errand *errand)
 {
 	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
@@ -358,7 +359,7 @@ static void take_deleted(source *source, errand *errand)
 	json_decref(answer);
 }
 
-/* Messages would come again and again: somebody has to act, and is told once. */
+/* Messages would come again and again: an operator has to act, so it is logged once. */
 static void note_refusal(source *source, const errand *errand)
 {
 	char quoted[RUNTIME_QUOTE_BYTES];
@@ -401,7 +402,7 @@ static void take_answer(source *source, errand *errand)
 	errand_free(&source->calls, errand);
 }
 
-/* All answers that are there, waiting at most timeout_ms for the first. */
+/* All answers that are here, waiting at most timeout_ms for the first. */
 static void take_answers(source *source, int timeout_ms)
 {
 	aws_call *call = aws_poll(source->calls.client, timeout_ms);
@@ -479,7 +480,7 @@ static source_state sqs_fetch(source *source, size_t most, size_t most_bytes, in
 	}
 	if (source->voided > 0) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the visibility of %zu messages of %.80s is over: the queue hands them out again", source->voided,
+		         "the visibility of %zu messages of %.80s is over: the queue delivers them again", source->voided,
 		         source->name);
 		source->voided = 0;
 		return SOURCE_LOST;
@@ -492,8 +493,8 @@ static source_state sqs_fetch(source *source, size_t most, size_t most_bytes, in
 }
 
 /*
- * Deleted in the background: what cannot be deleted comes again, and is known then. Also those that
- * are void: their effects are committed.
+ * Deleted in the background: messages that cannot be deleted come again, and are then known. Void
+ * ones are deleted too: their effects are committed.
  */
 static source_state sqs_acknowledge(source *source, source_message *const *messages, size_t count,
                                     char problem[BROKER_PROBLEM_BYTES])
@@ -516,8 +517,8 @@ static void sqs_give_back(source *source, source_message *const *messages, size_
 }
 
 /*
- * The queue deletes what is older than its retention period, and keeps it for no longer: nothing
- * that was sent before comes again. More is not known of a queue that others read as well.
+ * The queue deletes messages older than its retention period: none sent before that comes again.
+ * More is not known of a queue that others read too.
  */
 static size_t sqs_positions(source *source, source_position *positions, size_t most)
 {
@@ -537,7 +538,7 @@ static bool sqs_publish(source *source, const char *topic, const source_message 
 
 	(void)timeout_ms; /* an errand takes no longer */
 	if (!sqs_is_queue(topic)) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is neither a name nor the URL of a queue", topic);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is neither a queue's name nor its URL", topic);
 		return false;
 	}
 	if (sqs_find(source->calls.client, topic, &url, problem) != AWS_DONE) {
@@ -549,7 +550,7 @@ static bool sqs_publish(source *source, const char *topic, const source_message 
 	}
 	bool sent = false;
 	if (!sqs_call(&call, "AmazonSQS.SendMessage", request)) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "the message is no text in UTF-8, which SQS takes alone");
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the message is not UTF-8 text; SQS accepts nothing else");
 	} else {
 		aws_do(source->calls.client, &call);
 		sent = call.result == AWS_DONE;
@@ -563,8 +564,8 @@ static bool sqs_publish(source *source, const char *topic, const source_message 
 /* ---- Opening and closing ---- */
 
 /*
- * All that is here is there for others at once, in its order: a FIFO queue sees to that itself.
- * What an answer says in between may make what waits here void, and drop it.
+ * Makes all messages here visible to others at once; a FIFO queue keeps their order itself. An
+ * answer that comes in between may make messages here void, and drop them.
  */
 static void return_all(source *source)
 {
@@ -595,8 +596,8 @@ static void return_all(source *source)
 }
 
 /*
- * What is asked for already may bring messages yet, which nobody would have until their visibility
- * is over: it is waited for.
+ * Open requests may still bring messages, which no member would get until their visibility is over:
+ * waits for them.
  */
 static void finish(source *source)
 {
@@ -633,15 +634,15 @@ static void sqs_close(source *source)
 static bool check_queue(const config *config, const config_section *section, const settings *settings, char **problem)
 {
 	if (!sqs_is_queue(settings->queue)) {
-		*problem = config_problem(config, section, NULL, "queue: '%s' is neither a name nor the URL of a queue",
-		                          settings->queue);
+		*problem =
+		    config_problem(config, section, NULL, "queue: '%s' is neither a queue's name nor its URL", settings->queue);
 	} else if (settings->wait_ms % 1000 != 0 || settings->visibility_ms % 1000 != 0) {
-		*problem = config_problem(config, section, NULL, "wait and visibility are whole seconds");
+		*problem = config_problem(config, section, NULL, "wait and visibility must be whole seconds");
 	}
 	return *problem == NULL;
 }
 
-/* By the text alone; find_queue asks where the names are alike. */
+/* Compares the text only; if the names are alike, find_queue asks. */
 static bool check_dead_topic(const config *config, const config_section *section, const settings *settings,
                              char **problem)
 {
@@ -659,7 +660,7 @@ static bool sqs_open(const speaker *speaker, const config *config, const config_
 {
 	source *made = memory_take(sizeof *made);
 
-	(void)ordered; /* the queue keeps it, or nobody does */
+	(void)ordered; /* the queue keeps the order, or nothing does */
 	*problem = NULL;
 	if (!config_apply(config, section, options, &made->settings, problem) ||
 	    !check_queue(config, section, &made->settings, problem) ||
@@ -673,13 +674,13 @@ static bool sqs_open(const speaker *speaker, const config *config, const config_
 	made->name = sqs_name(made->settings.queue);
 	made->dead_topic = dead_loop_topic(section);
 	made->receives_wanted = 1;
-	/* Without an id a lost answer costs a visibility, and nothing else. */
+	/* Without an id, a lost answer costs one visibility period and nothing else. */
 	if (sqs_is_fifo(made->name) && !sqs_message_id(made->attempt)) {
 		made->attempt[0] = '\0';
 	}
 	made->calls.client = aws_client_new(speaker, made->address, "sqs", ERRANDS_MAX, made->settings.wait_ms + ANSWER_MS);
 	if (made->calls.client == NULL) {
-		*problem = config_problem(config, section, NULL, "libcurl cannot be started: memory is out");
+		*problem = config_problem(config, section, NULL, "libcurl cannot start: out of memory");
 		sqs_close(made);
 		return false;
 	}
@@ -708,15 +709,15 @@ static char *sqs_note(const config *config, const config_section *section)
 		return NULL;
 	}
 	if (!sqs_is_fifo(sqs_name(settings.queue))) {
-		config_problem_add(&notes,
-		                   config_problem(config, section, config_entry_of(section, "queue"),
-		                                  "a queue without FIFO has no order: messages of one key are applied as "
-		                                  "they come, by all members at the same time"));
+		config_problem_add(
+		    &notes, config_problem(config, section, config_entry_of(section, "queue"),
+		                           "a standard queue (not FIFO) has no order: messages of one key are applied as "
+		                           "they arrive, by all members at the same time"));
 	}
 	config_problem_add(&notes,
 	                   config_problem(config, section, NULL,
-	                                  "a message that is neither applied nor parked 12 hours after SQS has handed it "
-	                                  "out is handed out again, whatever visibility says"));
+	                                  "a message that is neither applied nor parked 12 hours after SQS delivered it "
+	                                  "is delivered again, whatever visibility is set"));
 	return notes;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sqs_errands.h: the calls that a source of SQS has on their way, what each is about, and those
- * whose answer was lost, to be made again as they were. Used by sqs.c alone.
+ * sqs_errands.h: an SQS source's open calls, what each is for, and those whose answer was lost,
+ * which are repeated unchanged. Used by sqs.c alone.
  */
 #pragma once
 
@@ -22,42 +22,43 @@ typedef struct errand {
 	aws_call call;
 	errand_kind kind;
 	int64_t started_ms; /* of RECEIVE: when it was first made */
-	bool is_again;      /* made once more, since its answer was lost */
-	int failures;       /* answers that it failed */
+	bool is_again;      /* repeated because its answer was lost */
+	int failures;       /* answers that reported a failure */
 	size_t asked;       /* of RECEIVE: messages that it may bring */
 	struct errand *next, *previous;
 	size_t count;
 	uint64_t serials[SQS_BATCH_MAX]; /* of EXTEND */
-	delivery *gone[SQS_BATCH_MAX];   /* of DELETE: its own */
+	delivery *gone[SQS_BATCH_MAX];   /* of DELETE: owned by it */
 } errand;
 
 typedef struct errands {
 	aws_client *client;
 	errand *first;
 	size_t counts[ERRAND_KINDS];
-	size_t asked; /* messages that those that are out may bring */
-	errand *lost; /* receives to be made again, singly linked */
+	size_t asked; /* messages that the open ones may bring */
+	errand *lost; /* receives to repeat, singly linked */
 } errands;
 
 /* Counted from here on; send it, or free it. */
 errand *errand_new(errands *errands, errand_kind kind);
-/* It may bring so many messages. */
+/* It may bring this many messages. */
 void errand_ask(errands *errands, errand *errand, size_t most);
-/* Takes the request, of which a text may be missing (NULL). False: it did not go, and is freed. */
+/* Takes the request; a text in it may be missing (NULL). False: not sent, and freed. */
 bool errand_send(errands *errands, errand *errand, const char *target, json_t *request);
-/* With the deliveries that are its own. */
+/* Frees the deliveries that it owns too. */
 void errand_free(errands *errands, errand *errand);
 size_t errands_count(const errands *errands);
 /*
- * Is the answer lost of a call that may have been done? Then nobody gets what it was to bring, nor
- * the rest of its groups: it is kept here to be made again. Not without end where the server
- * answers each time that it fails: others may be well. False: it is not, and is the caller's yet.
+ * True: the answer to a call that may have been executed is lost. Otherwise no member would get its
+ * messages, nor the rest of their groups, so the call is kept here to be repeated. Not endlessly if
+ * the server reports a failure each time: other calls may succeed. False: not lost; the caller
+ * keeps it.
  */
 bool errands_keep_lost(errands *errands, errand *errand);
 /*
- * Makes lost calls again while fewer than `most` are out to receive; what was first made known_ms
- * ago or earlier is dropped. False: none goes.
+ * Repeats lost calls while fewer than `most` receives are open; calls first made known_ms ago or
+ * earlier are dropped. False: none can be sent.
  */
 bool errands_make_again(errands *errands, size_t most, int64_t known_ms);
-/* All of them, and the client. */
+/* Frees all of them, and the client. */
 void errands_clear(errands *errands);

@@ -24,7 +24,7 @@ static size_t decoded_bytes(const char *base64)
 	return strlen(base64) / 4 * 3;
 }
 
-/* Base64 into *place, which moves on; data NULL: it is none. */
+/* Decodes Base64 into *place, which advances; data NULL: not Base64. */
 static once_bytes decode(const char *base64, char **place)
 {
 	size_t length = strlen(base64);
@@ -48,7 +48,7 @@ static once_bytes bytes_of_text(const json_t *text)
 	return (once_bytes){.data = json_string_value(text), .length = json_string_length(text)};
 }
 
-/* An attribute's value: text as it is; bytes decoded, into *place. */
+/* An attribute's value: text unchanged; bytes decoded, into *place. */
 static once_bytes value_of(const json_t *attribute, char **place)
 {
 	const char *binary = text_at(attribute, "BinaryValue");
@@ -56,7 +56,7 @@ static once_bytes value_of(const json_t *attribute, char **place)
 	return binary != NULL ? decode(binary, place) : bytes_of_text(json_object_get(attribute, "StringValue"));
 }
 
-/* A value in what our own sink packs together: a text, or {"base64": ...}. */
+/* A value packed by our own sink: a text, or {"base64": ...}. */
 static once_bytes packed_value(const json_t *value, char **place)
 {
 	const char *base64 = text_at(value, "base64");
@@ -64,7 +64,8 @@ static once_bytes packed_value(const json_t *value, char **place)
 	return base64 != NULL ? decode(base64, place) : bytes_of_text(value);
 }
 
-/* Of the attribute in which our own sink packs what has none of its own; NULL: there is none. */
+/* The content of the attribute in which our own sink packs headers without an attribute; NULL:
+ * none. */
 static json_t *unpacked(const json_t *attributes)
 {
 	const char *text = text_at(json_object_get(attributes, AWS_REST_NAME), "StringValue");
@@ -122,7 +123,7 @@ static const source_header *find_header(const delivery *made, const char *name)
 	return NULL;
 }
 
-/* What the body becomes has no more bytes. */
+/* An upper limit of the decoded body's size. */
 static size_t body_bytes(const json_t *attributes, const json_t *packed, const json_t *body)
 {
 	bool is_encoded = json_object_get(attributes, AWS_BODY_ENCODING_NAME) != NULL ||
@@ -136,7 +137,7 @@ static bool is_text_of(once_bytes value, const char *text)
 	return value.length == strlen(text) && memcmp(value.data, text, value.length) == 0;
 }
 
-/* RFC 4648, section 4, with its padding and nothing else: libcrypto takes more. */
+/* RFC 4648, section 4, with its padding and nothing else: libcrypto accepts more. */
 static bool is_base64(const json_t *body)
 {
 	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -159,8 +160,8 @@ static void drop_header(delivery *made, const char *name)
 }
 
 /*
- * Where our own sink says that the body is encoded: the payload as its producer sent it, and no
- * word of what carried it; else it stays as it came.
+ * If our own sink says that the body is encoded: restores the producer's payload, and removes that
+ * header. Otherwise the body is unchanged.
  */
 static void undo_encoding(delivery *made, char **place)
 {
@@ -175,7 +176,7 @@ static void undo_encoding(delivery *made, char **place)
 		    "its attribute " AWS_BODY_ENCODING_NAME " names an encoding that is not known here: is the relay newer?";
 	} else if (!is_base64(body)) {
 		made->message.undecoded =
-		    "its attribute " AWS_BODY_ENCODING_NAME " says " AWS_BODY_ENCODING ", and its body is not";
+		    "its attribute " AWS_BODY_ENCODING_NAME " says " AWS_BODY_ENCODING ", but its body is not base64";
 	} else {
 		made->message.payload = decode(json_string_value(body), place);
 		json_object_del(made->owned, "Body");
@@ -197,7 +198,8 @@ const char *sqs_message_group(const delivery *delivery)
 	return group == NULL ? "" : group;
 }
 
-/* The group; where our own sink made one up, the key is in the headers, or there is none. */
+/* The key: the group; if our own sink made the group up, the key is in the headers, or there is
+ * none. */
 static once_bytes key_of(const delivery *delivery)
 {
 	const char *group = sqs_message_group(delivery);
@@ -285,7 +287,7 @@ json_t *sqs_message_copy(const source_message *message, const source_header *mor
 		headers[count++] = (aws_header){.name = AWS_BODY_ENCODING_NAME,
 		                                .value = {.data = AWS_BODY_ENCODING, .length = strlen(AWS_BODY_ENCODING)}};
 	}
-	/* What is said of the copy comes first: the others may have to share an attribute. */
+	/* The copy's own headers come first: the others may have to share an attribute. */
 	for (size_t i = 0; i < more_count; i++) {
 		headers[count++] = (aws_header){.name = more[i].name, .value = more[i].value};
 	}
@@ -293,7 +295,7 @@ json_t *sqs_message_copy(const source_message *message, const source_header *mor
 		headers[count++] = (aws_header){.name = message->headers[i].name, .value = message->headers[i].value};
 	}
 	aws_attributes_make(headers, count, &attributes);
-	/* Of this copy alone: one that is sent again is better than one that is taken for another. */
+	/* For this copy alone: sending one twice is better than taking it for another. */
 	if (sqs_message_id(id)) {
 		aws_group(message->key, id, group);
 		copy = sqs_message(body, &attributes, fifo ? group : NULL, id);

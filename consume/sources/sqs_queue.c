@@ -12,7 +12,7 @@
 #define RETENTION_MOST_MS (INT64_C(14) * 86400000)
 #define MESSAGE_BYTES_MOST (INT64_C(1024) * 1024)
 
-/* NULL: they were not given; *forbidden: they may not be read. */
+/* NULL: not received; *forbidden: we may not read them. */
 static json_t *ask_attributes(const sqs_queue_want *want, const char *url, bool *forbidden,
                               char problem[BROKER_PROBLEM_BYTES])
 {
@@ -27,7 +27,7 @@ static json_t *ask_attributes(const sqs_queue_want *want, const char *url, bool 
 		json_decref(answer);
 	}
 	snprintf(problem, BROKER_PROBLEM_BYTES, "%s",
-	         call.problem[0] != '\0' ? call.problem : "what answers there is not SQS: it gives no attributes");
+	         call.problem[0] != '\0' ? call.problem : "the server there is not SQS: it returns no attributes");
 	*forbidden = call.result == AWS_REFUSED && strncmp(call.code, "AccessDenied", strlen("AccessDenied")) == 0;
 	aws_call_clear(&call);
 	return attributes;
@@ -41,13 +41,13 @@ static void say_redrive(const sqs_queue_want *want, const char *redrive, char pr
 
 	snprintf(number, sizeof number, "%" PRId64, (int64_t)json_integer_value(most));
 	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "the queue %.80s has a redrive policy: after %.20s deliveries it moves a message that nothing has "
-	         "handled; remove it, or say redrive = allow",
+	         "the queue %.80s has a redrive policy: after %.20s deliveries it moves an unhandled message; "
+	         "remove the policy, or set redrive = allow",
 	         sqs_name(want->queue), json_is_string(most) ? json_string_value(most) : number);
 	json_decref(policy);
 }
 
-/* Who may not read the attributes gets what is safe without them. */
+/* A role that may not read the attributes gets the values that are safe without them. */
 static bool fits(const sqs_queue_want *want, const char *url, sqs_queue_facts *facts,
                  char problem[BROKER_PROBLEM_BYTES])
 {
@@ -64,7 +64,7 @@ static bool fits(const sqs_queue_want *want, const char *url, sqs_queue_facts *f
 	facts->message_bytes = facts->message_bytes < 1 ? MESSAGE_BYTES_MOST : facts->message_bytes;
 	if (forbidden) {
 		runtime_log(want->speaker, RUNTIME_WARNING, "attributes",
-		            "problem=%s hint=\"whether the queue has a redrive policy is not known\"",
+		            "problem=%s hint=\"pgonce cannot see whether the queue has a redrive policy\"",
 		            runtime_quote(problem, quoted));
 	} else if (redrive != NULL && redrive[0] != '\0' && !want->allows_redrive) {
 		say_redrive(want, redrive, problem);
@@ -74,7 +74,7 @@ static bool fits(const sqs_queue_want *want, const char *url, sqs_queue_facts *f
 	return good;
 }
 
-/* "/123456789012/orders": what an endpoint goes by; its host has several names. */
+/* "/123456789012/orders": what identifies a queue at an endpoint; the host has several names. */
 static const char *path_of(const char *url)
 {
 	const char *host = strstr(url, "://");
@@ -83,8 +83,8 @@ static const char *path_of(const char *url)
 }
 
 /*
- * A queue may be said by its name or its URL, and other accounts have queues of that name: where
- * names are alike, the URL says whether it is the same. One that is not found takes no copies.
+ * A queue may be given by its name or its URL, and other accounts may have a queue with that name:
+ * if the names are alike, the URLs are compared. A queue that is not found takes no copies.
  */
 static bool leads_away(const sqs_queue_want *want, const char *url, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -100,7 +100,7 @@ static bool leads_away(const sqs_queue_want *want, const char *url, char problem
 	bool is_same = strcmp(path_of(dead_url), path_of(url)) == 0;
 	if (is_same) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "dead_topic: %.100s is the queue that is read: a copy of a dead message would die there again; name "
+		         "dead_topic: %.100s is the queue being read: a copy of a dead message would die there again; name "
 		         "another",
 		         want->dead_topic);
 	}

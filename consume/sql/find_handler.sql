@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The function of that name for one once.message, as the session's search_path finds it; name NULL: there is none, and
--- others: what else has the name.
+-- The function with that name for one once.message, as the session's search_path finds it. If there is none, name is NULL and
+-- others lists the other functions with that name.
 SELECT CASE WHEN p.oid IS NOT NULL THEN format('%I.%I', n.nspname, p.proname) END AS name,
        p.prokind = 'f' AS is_function, p.proretset AS is_set,
        has_function_privilege(p.oid, 'execute') AND has_schema_privilege(n.oid, 'usage') AS allowed,

@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Does jsonb take this payload? Raises where it does not.
+-- Raises an error unless jsonb accepts this payload.
 SELECT convert_from($1::bytea, 'UTF8')::jsonb IS NULL

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Remembers messages that are not applied now.
+-- Parks messages that are not applied now.
 SELECT once_job.message_park($1::text, $2::text, ARRAY(
     SELECT ROW(p.message_id, p.topic, p.key, p.headers, p.payload, p.fingerprint, p.state, p.attempts, p.wait_ms, p.error,
                p.sqlstate)::once.parked

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- One process at a time is at work for a consumer whose broker does not keep the messages of a key together. The lock is
--- the session's: NULL, and none is taken, where another process answers than greeted, that of a pooler.
+-- If the broker does not keep the messages of a key together, one process at a time runs the consumer, under a session lock.
+-- NULL, and no lock: another server process answers than the one that accepted the connection, so there is a pooler.
 SELECT CASE WHEN pg_backend_pid() = $3::integer
             THEN pg_try_advisory_lock(hashtextextended('pgonce consume ' || $1::text, hashtext($2::text))) END

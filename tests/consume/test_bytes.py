@@ -111,11 +111,11 @@ def test_each_byte_goes_from_the_outbox_through_each_broker_into_a_bytea(db, way
 
 
 BAD = {
-    "no base64": ("{}", "base64", "says base64, and its body is not"),
-    "without its padding": ("AP8", "base64", "says base64, and its body is not"),
-    "in lines": ("AP8A\nAP8A", "base64", "says base64, and its body is not"),
-    "padded within": ("AP==AP8A", "base64", "says base64, and its body is not"),
-    "padding alone": ("====", "base64", "says base64, and its body is not"),
+    "no base64": ("{}", "base64", "says base64, but its body is not base64"),
+    "without its padding": ("AP8", "base64", "says base64, but its body is not base64"),
+    "in lines": ("AP8A\nAP8A", "base64", "says base64, but its body is not base64"),
+    "padded within": ("AP==AP8A", "base64", "says base64, but its body is not base64"),
+    "padding alone": ("====", "base64", "says base64, but its body is not base64"),
     "another encoding": ("AP8A", "rot13", "names an encoding that is not known here"),
 }
 

@@ -169,7 +169,7 @@ def test_an_inbox_that_remembers_both_kinds_of_ids_is_told_with_what_to_do(appli
     applied.execute("SELECT once.receive('stock', %s, once.fingerprint('m'::bytea), birthdays => true)", uuid7_days_ago(applied, 0, 1))
     assert sorted(applied.value("SELECT once.consumer_ids('stock')")) == ["opaque", "uuidv7"]
     done = run("--config", write(tmp_path, nats, applied.dsn(), ids=ids), "--once")
-    assert done.returncode != 0 and "by both kinds of ids, opaque and uuidv7" in done.stderr and "give it another name" in done.stderr
+    assert done.returncode != 0 and "under both kinds of ids, opaque and uuidv7" in done.stderr and "give it another name" in done.stderr
     assert "Set ids =" not in done.stderr
 
 
@@ -258,20 +258,20 @@ def test_a_consumer_that_never_ran_begins_with_a_stream_of_any_age(nats, applied
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"source": "carrier-pigeon"}, "source: 'carrier-pigeon' is none of kafka, rabbitmq, nats, sqs"),
+    ({"source": "carrier-pigeon"}, "source: 'carrier-pigeon' is not one of kafka, rabbitmq, nats, sqs"),
     ({"handler": None}, "one of handler (a SQL function) and endpoint (an HTTP URL) is required"),
     ({"endpoint": "http://127.0.0.1/"}, "not both"),
-    ({"handler": None, "endpoint": "ftp://x"}, "endpoint: 'ftp://x' is no URL"),
-    *[({"handler": None, "endpoint": url}, f"endpoint: '{url}' is no URL") for url in ("http://", "http://h:99999/x", "http://h/x y")],
+    ({"handler": None, "endpoint": "ftp://x"}, "endpoint: 'ftp://x' is not a URL"),
+    *[({"handler": None, "endpoint": url}, f"endpoint: '{url}' is not a URL") for url in ("http://", "http://h:99999/x", "http://h/x y")],
     ({"handler": None, "endpoint": "https://h/", "endpoint_ca_file": "/nowhere"}, "endpoint_ca_file: cannot read /nowhere: No such file"),
     ({"handler": None, "endpoint": "https://h/", "endpoint_key_file": "/nowhere"}, "endpoint_key_file belong together: give both"),
-    ({**RABBITMQ, "bind": "x"}, "bind: only with exchange is the queue bound"),
-    ({**RABBITMQ, "queue_type": "quorum"}, "queue_type: only with declare = yes is the queue made"),
+    ({**RABBITMQ, "bind": "x"}, "bind: the queue is bound only with exchange"),
+    ({**RABBITMQ, "queue_type": "quorum"}, "queue_type: the queue is created only with declare = yes"),
     ({"lease": "5s"}, "lease: only with endpoint"),
-    ({"id": "key"}, "id: 'key' is none of header:NAME, json:/pointer, coordinates"),
-    ({"id": "json:order"}, "id: 'json:order' is none of"),
-    ({"id": "json:/a~2"}, "id: 'json:/a~2' is none of"),
-    ({"order_by": "coordinates"}, "order_by: 'coordinates' is none of"),
+    ({"id": "key"}, "id: 'key' is not one of header:NAME, json:/pointer, coordinates"),
+    ({"id": "json:order"}, "id: 'json:order' is not one of"),
+    ({"id": "json:/a~2"}, "id: 'json:/a~2' is not one of"),
+    ({"order_by": "coordinates"}, "order_by: 'coordinates' is not one of"),
     ({"batch": "0"}, "batch"),
     ({"batch": "5000"}, "batch: is more than prefetch (2000)"),
     ({"retry_first": "1h"}, "retry_first: is more than retry_most"),
@@ -286,7 +286,7 @@ def test_a_wrong_option_is_named_with_its_line(nats, tmp_path, options, words):
 
 def test_the_password_of_an_endpoint_that_is_no_url_is_not_told(nats, tmp_path):
     done = run("--config", write(tmp_path, nats, "dbname=x", handler=None, endpoint="user:hunter2@host/x y"), "--check-config")
-    assert done.returncode == 2 and "'host/x y' is no URL" in done.stderr and "hunter2" not in done.stderr, done.stderr
+    assert done.returncode == 2 and "'host/x y' is not a URL" in done.stderr and "hunter2" not in done.stderr, done.stderr
 
 
 def test_a_message_with_the_status_header_of_the_server_is_a_message_like_any_other(applied, nats, tmp_path):

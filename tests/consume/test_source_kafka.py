@@ -277,8 +277,8 @@ def test_wrong_credentials_are_named(broker, topic, tmp_path):
         ({"kafka__group.id": "mine"}, "the option group"),
         ({"kafka__no.such": "1"}, "No such configuration property"),
         ({"topics": " , "}, "names no topic"),
-        ({"topics": "shop, graves", "dead_topic": "graves"}, "'graves' is what topics reads: .* would die there again"),
-        ({"topics": r"shop, ^orders[.-]", "dead_topic": "orders.dead"}, "'orders.dead' is what topics reads"),
+        ({"topics": "shop, graves", "dead_topic": "graves"}, "'graves' is also read, by topics: .* would die there again"),
+        ({"topics": r"shop, ^orders[.-]", "dead_topic": "orders.dead"}, "'orders.dead' is also read, by topics"),
     ],
 )
 def test_what_would_break_the_promise_is_refused_at_the_start(broker, tmp_path, option, said):
@@ -465,7 +465,7 @@ def test_a_stalled_partition_is_said_by_the_log_a_metric_and_ready(broker, topic
         broker.publish(topic, [("j", '{"number": 3}')])
         wait_until(lambda: stalled() == 1, "the alarm")
         status, _, text = ask(address, "/once/ready")
-        assert (status, text) == (503, "what a consumer reads has messages and gives none: the log names it\n")
+        assert (status, text) == (503, "a consumer's source has messages but delivers none: the log names it\n")
         assert f"event=stalled problem=\"{topic}/0 has messages up to the offset 3, and gives none from 1 on\"" in log.read_text()
         broker.delete_records(topic, 0, 2)
         wait_until(lambda: stalled() == 0, "the end of the alarm")

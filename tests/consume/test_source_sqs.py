@@ -370,8 +370,8 @@ def test_a_queue_with_a_redrive_policy_is_refused_unless_that_is_allowed(server,
 
 
 @pytest.mark.parametrize("dead_topic, queue, words", [
-    ("{name}", "{url}", "is the queue that is read"), ("{url}", "{name}", "is the queue that is read"),
-    ("http://other.host/000000000000/{name}", "{name}", "is the queue that is read"),
+    ("{name}", "{url}", "is the queue being read"), ("{url}", "{name}", "is the queue being read"),
+    ("http://other.host/000000000000/{name}", "{name}", "is the queue being read"),
     ("http://localhost/999999999999/{name}", "{name}", None), ("no-{name}", "{name}", None),
 ])
 def test_a_dead_topic_that_is_the_queue_by_another_name_is_refused(server, door, plain, tmp_path, dead_topic, queue, words):
@@ -390,7 +390,7 @@ def test_who_may_not_read_the_attributes_is_told_and_goes_on(server, door, plain
     with opened(door, plain, tmp_path) as source:
         assert payloads(source.collect(1)) == ["m1"]
         assert source.positions() == {plain: (None, 14 * 86400 * 1000)}
-        assert "redrive policy is not known" in source.log.read_text()
+        assert "pgonce cannot see whether the queue has a redrive policy" in source.log.read_text()
 
 
 def test_a_position_is_the_end_less_what_the_queue_keeps(server, door, plain, tmp_path):
@@ -410,7 +410,7 @@ def test_a_copy_is_sent_with_its_headers_and_waited_for(server, door, queue, pla
         assert source.publish(target, message)["state"] == "ok"
         answer = source.publish("nowhere", message)
         assert answer["state"] == "unavailable" and "no queue nowhere" in answer["problem"]
-        assert "neither a name" in source.publish("a.b", message)["problem"]
+        assert "neither a queue's name" in source.publish("a.b", message)["problem"]
     copy, = [each for each in server.take(target) if "why" in elasticmq.headers(each)]
     assert (copy["Body"], elasticmq.headers(copy)) == ("bad", {"why": "dead", "Pgonce-Event-Id": "e1", "bytes": b"\xff"})
 
@@ -456,9 +456,9 @@ def test_no_other_action_is_called_than_the_documented_policy_allows(server, doo
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"queue": "a.b"}, "neither a name nor the URL of a queue"), ({"wait": "1500ms"}, "whole seconds"), ({"visibility": "13h"}, "visibility"),
-    ({"wait": "21s"}, "wait"), ({"redrive": "maybe"}, "redrive"), ({"region": "x y"}, "no region"), ({"url": "h"}, "no endpoint"),
-    ({"dead_topic": "q"}, "'q' is what queue reads"),
+    ({"queue": "a.b"}, "neither a queue's name nor its URL"), ({"wait": "1500ms"}, "whole seconds"), ({"visibility": "13h"}, "visibility"),
+    ({"wait": "21s"}, "wait"), ({"redrive": "maybe"}, "redrive"), ({"region": "x y"}, "not a region"), ({"url": "h"}, "not an endpoint"),
+    ({"dead_topic": "q"}, "'q' is also read, by queue"),
 ])
 def test_wrong_options_are_said_at_the_start(tmp_path, options, words):
     given = {"queue": "q", "url": "http://127.0.0.1:1", **options}
