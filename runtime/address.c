@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * address.c: the special-purpose ranges of IPv4 and IPv6 (RFC 6890 and the registries that it
- * began). IPv6 is public only within 2000::/3, the one block that is given out as global unicast,
- * so a range that is not known here is not public.
+ * created). An IPv6 address is public only within 2000::/3, the one block assigned as global
+ * unicast, so an unknown range is not public.
  */
 #include "address.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * address.h: is an address on the public Internet? What calls out by URLs asks this for the address
- * that is really used.
+ * address.h: whether an address is on the public Internet. Code that calls URLs checks the address
+ * it really connects to.
  */
 #pragma once
 
@@ -11,6 +11,6 @@
 /*
  * False for loopback, link-local, private, shared, multicast, documentation and all other special
  * ranges (IANA's special-purpose registries), for IPv6 forms that carry such an IPv4 address, and
- * for what is neither IPv4 nor IPv6.
+ * for other address families.
  */
 bool address_is_public(const struct sockaddr *address, socklen_t length);

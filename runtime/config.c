@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * config.c: the shape of the configuration file: bytes to sections and entries, or a problem that
- * says file and line. Read by hand, since libinih as it is packaged gives its handler no line
+ * config.c: the shape of the configuration file: turns bytes into sections and entries, or a
+ * problem with file and line. Parsed by hand: libinih as packaged gives its handler no line
  * numbers, cuts lines at 200 bytes and values at " ;", and ends a line at a NUL.
  */
 #include "config.h"
@@ -19,7 +19,7 @@
 #define FILE_BYTES_MAX (1024 * 1024)
 #define LINE_BYTES_MAX 16384
 #define NAME_BYTES_MAX 63
-#define PROBLEMS_MAX 50 /* of a file that is another kind of file, no more are told */
+#define PROBLEMS_MAX 50 /* for another kind of file, no more are listed */
 
 static const char *const kinds[] = {"relay", "consume"};
 static const char name_characters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
@@ -29,10 +29,10 @@ struct config {
 	char *text; /* the file, cut into the strings that sections and entries borrow */
 	config_section *sections;
 	size_t section_count;
-	config_entry *entries; /* of all sections, in the file's order */
+	config_entry *entries; /* of all sections, in file order */
 	size_t entry_count;
-	size_t *first_entry; /* of each section: pointers would not survive the growing */
-	bool exposed;        /* others than the owner may read the file */
+	size_t *first_entry; /* of each section: growing would invalidate pointers */
+	bool exposed;        /* users other than the owner may read the file */
 };
 
 static _Noreturn void out_of_memory(void)
@@ -134,7 +134,7 @@ void config_problem_add(char **problem, char *more)
 
 /* ---- the bytes */
 
-/* A line as it was read: all of it text, and not too long? */
+/* True: the line is text, and not too long. */
 static char *check_line(const config *config, int line, const char *text, size_t length)
 {
 	const unsigned char *bytes = (const unsigned char *)text;
@@ -145,7 +145,7 @@ static char *check_line(const config *config, int line, const char *text, size_t
 	for (size_t i = 0, step = 0; i < length; i += step) {
 		step = utf8_length(bytes + i, length - i);
 		if (step == 0) {
-			return at_line(config, line, "byte %zu of this line (0x%02x) is no UTF-8: save the file as UTF-8", i + 1,
+			return at_line(config, line, "byte %zu of this line (0x%02x) is not UTF-8: save the file as UTF-8", i + 1,
 			               bytes[i]);
 		}
 		if ((bytes[i] < ' ' && bytes[i] != '\t') || bytes[i] == 0x7f) {
@@ -161,7 +161,7 @@ static bool is_blank(char c)
 	return c == ' ' || c == '\t';
 }
 
-/* Without the blanks at both ends; the end is written into the text. */
+/* Without leading and trailing blanks; the end is written into the text. */
 static char *trimmed(char *text)
 {
 	while (is_blank(*text)) {
@@ -196,8 +196,8 @@ static bool is_kind(const char *word)
 }
 
 /*
- * "[relay orders]". Where it is none, what follows it is no other section's: it gets one of a kind
- * that nobody asks for.
+ * "[relay orders]". If the line is invalid, the lines after it must not join another section: they
+ * go to one of a kind that no reader looks up.
  */
 static char *read_section(config *config, int line, char *text)
 {
@@ -206,7 +206,7 @@ static char *read_section(config *config, int line, char *text)
 
 	add_section(config, "?", "", line);
 	if (text[length - 1] != ']') {
-		return at_line(config, line, "a section is written [relay NAME] or [consume NAME], on a line of its own");
+		return at_line(config, line, "write a section as [relay NAME] or [consume NAME], on its own line");
 	}
 	text[length - 1] = '\0';
 	char *kind = trimmed(text + 1);
@@ -214,8 +214,8 @@ static char *read_section(config *config, int line, char *text)
 	char *name = kind[kind_length] == '\0' ? kind + kind_length : trimmed(kind + kind_length + 1);
 	kind[kind_length] = '\0';
 	if (!is_kind(kind)) {
-		return at_line(config, line, "[%s%s%s]: no such kind of section; there are [relay NAME] and [consume NAME]",
-		               kind, name[0] != '\0' ? " " : "", name);
+		return at_line(config, line, "[%s%s%s]: unknown kind of section; use [relay NAME] or [consume NAME]", kind,
+		               name[0] != '\0' ? " " : "", name);
 	}
 	if (name[0] == '\0') {
 		return at_line(config, line, "[%s] has no name: write [%s NAME]", kind, kind);
@@ -226,7 +226,7 @@ static char *read_section(config *config, int line, char *text)
 	}
 	const config_section *other = config_find(config, kind, name);
 	if (other != NULL) {
-		return at_line(config, line, "[%s %s] is there already, in line %d: give one of them another name", kind, name,
+		return at_line(config, line, "[%s %s] already exists, in line %d: give one of them another name", kind, name,
 		               other->line);
 	}
 	config->sections[place].kind = kind;
@@ -235,8 +235,8 @@ static char *read_section(config *config, int line, char *text)
 }
 
 /*
- * A value in double quotes is what stands between them, as it is. Without quotes a " #" or " ;" is
- * refused: half of all INI files mean a comment by it, half a part of the value.
+ * The text between double quotes is the value, unchanged. Without quotes a " #" or " ;" is refused:
+ * half of all INI files mean a comment by it, half a part of the value.
  */
 static char *read_value(const config *config, int line, const char *name, char **value)
 {
@@ -258,7 +258,7 @@ static char *read_value(const config *config, int line, const char *name, char *
 		if ((text[i] == '#' || text[i] == ';') && (i == 0 || is_blank(text[i - 1]))) {
 			return at_line(
 			    config, line,
-			    "%s: is what follows '%c' a comment? Comments stand on lines of their own; if it is part of the "
+			    "%s: is the text after '%c' a comment? Put comments on their own lines; if it is part of the "
 			    "value, put the value in double quotes",
 			    name, text[i]);
 		}
@@ -267,7 +267,7 @@ static char *read_value(const config *config, int line, const char *name, char *
 }
 
 /*
- * Of what is no entry: the rest may be a password, written as another format has it ("password:
+ * For a line that is not an entry: the rest may be a password in another format ("password:
  * hunter2").
  */
 static const char *first_word(char *text)
@@ -289,15 +289,15 @@ static char *read_entry(config *config, int line, char *text)
 	char *value = trimmed(equals + 1);
 	if (name[0] == '\0' || strspn(name, name_characters) != strlen(name) || strlen(name) > NAME_BYTES_MAX) {
 		name[strcspn(name, ":")] = '\0'; /* "password: a=b" */
-		return at_line(config, line, "'%s' is no name of an option", name);
+		return at_line(config, line, "'%s' is not a valid option name", name);
 	}
 	/*
-	 * Anything else up there would hold for relays and consumers alike, of which no two have the
-	 * same options.
+	 * Any other option there would apply to relays and consumers alike, and they have no common
+	 * options.
 	 */
 	if (config->section_count == 1 && strcmp(name, "dsn") != 0) {
 		return at_line(config, line,
-		               "%s: only dsn may stand before the first section; put it into [relay NAME] or [consume NAME]",
+		               "%s: only dsn is allowed before the first section; put it into [relay NAME] or [consume NAME]",
 		               name);
 	}
 	char *problem = read_value(config, line, name, &value);
@@ -364,7 +364,7 @@ static config *new_config(const char *path)
 	return made;
 }
 
-/* Only now do the entries stay where they are. */
+/* Only now do the entries keep their places. */
 static void give_sections_their_entries(config *config)
 {
 	for (size_t i = 0; i < config->section_count; i++) {
@@ -375,7 +375,7 @@ static void give_sections_their_entries(config *config)
 	}
 }
 
-/* Whether all of made->text is right. */
+/* True: all of made->text is valid. */
 static bool finish(config *made, size_t length, char **problem)
 {
 	*problem = read_lines(made, length);
@@ -383,7 +383,7 @@ static bool finish(config *made, size_t length, char **problem)
 	return *problem == NULL;
 }
 
-/* What is not right is not given out. */
+/* An invalid configuration is not returned. */
 static bool give(bool good, config **result)
 {
 	if (!good) {
@@ -507,7 +507,7 @@ const config_section *config_find(const config *config, const char *kind, const 
 /* ---- secrets that others may read */
 
 /*
- * "...password...", "secret", "header" (bearer tokens); not secret_file and the like: those name a
+ * "...password...", "secret", "header" (bearer tokens); not secret_file and the like, which name a
  * file.
  */
 static bool is_secret(const config_entry *entry)
@@ -543,7 +543,7 @@ char *config_exposed(const config *config)
 		for (size_t j = 0; j < section->entry_count; j++) {
 			if (is_secret(&section->entries[j])) {
 				return config_problem(config, section, &section->entries[j],
-				                      "this is a secret, and everybody may read the file: chmod o-r %s", config->path);
+				                      "this is a secret, and every user may read the file: chmod o-r %s", config->path);
 			}
 		}
 	}

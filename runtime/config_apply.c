@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * config_apply.c: values by the tables of their readers: what they mean, whether they are in range,
- * and which option was probably meant. Knows the shapes of values, and no option but dsn.
+ * config_apply.c: values by their readers' tables: what they mean, whether they are in range, and
+ * which option was probably meant. Knows the shapes of values, and no option except dsn.
  */
 #include "config.h"
 
@@ -30,7 +30,7 @@ static bool parse_flag(const char *text, int64_t *flag)
 	return *flag == 1 || strcmp(text, "no") == 0;
 }
 
-/* The text as a value of the option. On failure what would be right, in `expected`. */
+/* The text as a value of the option. On failure `expected` describes a correct value. */
 static bool parse_value(const config_option *option, const char *text, int64_t *number, char *expected, size_t size)
 {
 	char minimum[VALUE_SHOWN_BYTES], maximum[VALUE_SHOWN_BYTES];
@@ -93,7 +93,7 @@ const config_entry *config_entry_of(const config_section *section, const char *n
 	return NULL;
 }
 
-/* The section's entry of that name, or that of what comes before the first section. */
+/* The section's entry with that name, or the one before the first section. */
 static const config_entry *find_entry(const config *config, const config_section *section, const char *name,
                                       const config_section **found_in)
 {
@@ -129,10 +129,7 @@ bool config_apply(const config *config, const config_section *section, const con
 		}
 		config_problem_add(problem, wrong);
 	}
-	/*
-	 * Of a damaged section it is not known what it says: nobody is to work by it, or to draw
-	 * conclusions.
-	 */
+	/* A damaged section may say anything: the caller must not use it. */
 	return *problem == NULL && !section->damaged;
 }
 
@@ -158,7 +155,7 @@ static const config_option *find_option(const config_option *const *tables, size
 	return NULL;
 }
 
-/* The known option that is nearest; all of them where none is near. */
+/* Names the nearest known option, or all of them if none is near. */
 static char *unknown(const config *config, const config_section *section, const config_entry *entry,
                      const config_option *const *tables, size_t table_count)
 {
@@ -180,9 +177,9 @@ static char *unknown(const config *config, const config_section *section, const 
 			used += length > 0 && (size_t)length < sizeof all - used ? (size_t)length : 0;
 		}
 	}
-	all[used] = '\0'; /* what did not fit whole */
+	all[used] = '\0'; /* removes a name cut off at the end */
 	return nearest != NULL ? config_problem(config, section, entry, "unknown option; did you mean %s?", nearest)
-	                       : config_problem(config, section, entry, "unknown option; there are %s", all);
+	                       : config_problem(config, section, entry, "unknown option; the options are %s", all);
 }
 
 bool config_known(const config *config, const config_section *section, const config_option *const *tables,
@@ -199,7 +196,7 @@ bool config_known(const config *config, const config_section *section, const con
 		for (size_t j = 0; j < i && option->kind != CONFIG_REPEATED; j++) {
 			if (strcmp(section->entries[j].name, entry->name) == 0) {
 				config_problem_add(problem, config_problem(config, section, entry,
-				                                           "is given already, in line %d: remove one of them",
+				                                           "is already set in line %d: remove one of them",
 				                                           section->entries[j].line));
 				break;
 			}

@@ -13,7 +13,7 @@ bool conninfo_is_name(const char *text)
 	return text[0] != '\0' && strchr(text, '=') == NULL && strstr(text, "://") == NULL;
 }
 
-/* Is the quotation a sign that libpq misses, and not what it found? */
+/* True: the quoted text is a character that libpq misses, not one that it found. */
 static bool is_sign(const char *wrong, const char *quote)
 {
 	static const char *const before[] = {"missing ", "matching ", "separator "};
@@ -28,7 +28,8 @@ static bool is_sign(const char *wrong, const char *quote)
 }
 
 /*
- * Where it may, nothing of it is repeated; else the word that libpq stumbled over helps to find it.
+ * If true, no part of it is repeated; otherwise the word that libpq could not read helps to find
+ * it.
  */
 static bool may_hold_password(const char *text)
 {
@@ -36,8 +37,8 @@ static bool may_hold_password(const char *text)
 }
 
 /*
- * libpq quotes what it could not read: the sentence without that, up to the last quote, since what
- * is quoted may hold quotes itself.
+ * libpq quotes the text that it could not read: keeps the sentence without it, up to the last
+ * quote, since the quoted text may contain quotes.
  */
 static void keep_sentence(const char *text, const char *wrong, char problem[CONNINFO_PROBLEM_BYTES])
 {
@@ -125,7 +126,7 @@ char *conninfo_with(const char *text, const char *keyword, const char *value)
 	if (out == NULL) {
 		return NULL;
 	}
-	fprintf(out, "%s ", text); /* of a keyword that comes twice the last one counts */
+	fprintf(out, "%s ", text); /* the last of repeated keywords counts */
 	write_setting(out, keyword, value);
 	return fclose(out) == 0 ? made : NULL;
 }
@@ -140,7 +141,7 @@ static const char *find(const PQconninfoOption *options, const char *keyword)
 	return NULL;
 }
 
-/* libpq's defaults, by the service that the string names, which counts more than PGSERVICE. */
+/* libpq's defaults, with the service that the string names, which overrides PGSERVICE. */
 static PQconninfoOption *defaults_of(const PQconninfoOption *said)
 {
 	static const char *const names[][2] = {{"service", "PGSERVICE"}, {"servicefile", "PGSERVICEFILE"}};
@@ -155,8 +156,8 @@ static PQconninfoOption *defaults_of(const PQconninfoOption *said)
 }
 
 /*
- * PQconndefaults passes over a service that is not there. To connect says so, before it goes
- * anywhere.
+ * PQconndefaults ignores a missing service. A connection attempt reports it before it goes to the
+ * network.
  */
 static bool has_service(const char *text, char problem[CONNINFO_PROBLEM_BYTES])
 {
@@ -175,7 +176,7 @@ static bool has_service(const char *text, char problem[CONNINFO_PROBLEM_BYTES])
 	return has;
 }
 
-/* Where nobody says: in the home directory, if it is there. */
+/* The default: in the home directory, if the file exists. */
 static void write_password_file(FILE *out)
 {
 	const char *home = getenv("HOME");

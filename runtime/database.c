@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * database.c: see database.h. What libpq does in blocking calls alone, connecting (one host after
- * the other, each in its time) and canceling, has a thread of its own, which is left behind where
- * nobody waits for it any longer.
+ * database.c: see database.h. libpq can connect (one host after the other, each with its own limit)
+ * and cancel only in blocking calls; these run in their own thread, which is abandoned if the wait
+ * for it ends first.
  */
 #include "database.h"
 
@@ -23,8 +23,8 @@
 #include "utf8.h"
 
 enum {
-	ALIVE_MS = 250,   /* below a third of what brokers wait for at least (NATS: ack_wait) */
-	CANCEL_MS = 2000, /* how long the server may take to hear of it */
+	ALIVE_MS = 250,   /* below a third of the shortest limit of a broker (NATS: ack_wait) */
+	CANCEL_MS = 2000, /* how long the server may take to receive a cancel */
 	POLL_MOST_MS = 60000,
 	FORMAT_BINARY = 1
 };
@@ -62,7 +62,7 @@ failure_kind failure_kind_of(const char *sqlstate)
 }
 
 /*
- * Ends before the first byte that is not UTF-8, as a message's end is where it was cut, and without
+ * Ends the text before its first byte that is not UTF-8, such as a message's cut end, and removes
  * white space.
  */
 static void trim(char *text)
@@ -104,8 +104,8 @@ static void add_text(failure *failure, const char *title, const char *text)
 }
 
 /*
- * Why it takes no writes, as far as it says so (from PostgreSQL 14 on, not through every pooler),
- * and what to do.
+ * Why the server refuses writes, as far as it reports it (since PostgreSQL 14, not through every
+ * pooler), and what to do.
  */
 static void tell_read_only(const database *database, failure *failure)
 {
@@ -115,19 +115,19 @@ static void tell_read_only(const database *database, failure *failure)
 	bool setting = !standby && by_default != NULL && strcmp(by_default, "on") == 0;
 
 	snprintf(failure->text, sizeof failure->text, "%s",
-	         standby   ? "the server is a standby, which takes no writes"
-	         : setting ? "the database takes no writes: default_transaction_read_only is on"
-	                   : "the database takes no writes: it is a standby, or default_transaction_read_only is on");
+	         standby   ? "the server is a standby, which refuses writes"
+	         : setting ? "the database refuses writes: default_transaction_read_only is on"
+	                   : "the database refuses writes: it is a standby, or default_transaction_read_only is on");
 	add_text(failure, "hint",
-	         setting ? "set it off for this role: ALTER ROLE ... SET default_transaction_read_only = off"
+	         setting ? "turn it off for this role: ALTER ROLE ... SET default_transaction_read_only = off"
 	                 : "name the primary, or all servers with target_session_attrs=read-write");
 }
 
 /*
- * An ERROR that code of others raises, or a deferred trigger at COMMIT, ends the statement and no
- * more, whatever its SQLSTATE: postgres_fdw raises 08001 where the foreign server is away, and
- * anybody may RAISE 25006. What ends our own connection is FATAL. Nor is what they lack the
- * contract.
+ * An ERROR raised by a user's code, or by a deferred trigger at COMMIT, ends only the statement,
+ * whatever its SQLSTATE: postgres_fdw raises 08001 if the foreign server is away, and any code may
+ * RAISE 25006. The end of our own connection is FATAL. And a missing object in a user's code is not
+ * a missing contract.
  */
 static failure_kind kind_of_theirs(failure_kind kind, const PGresult *result)
 {
@@ -139,7 +139,7 @@ static failure_kind kind_of_theirs(failure_kind kind, const PGresult *result)
 	return kind == FAILURE_CONTRACT ? FAILURE_FAULT : kind;
 }
 
-/* result NULL: it is the connection that failed. */
+/* result NULL: the connection failed. */
 static void set_from_result(const database *database, const PGresult *result, bool is_theirs, failure *failure)
 {
 	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
@@ -246,7 +246,7 @@ static bool is_good(const PGresult *result)
 
 typedef struct waiting {
 	int64_t until_ms, patience_ms;
-	bool is_stopping; /* it is the wish to stop that has set the end */
+	bool is_stopping; /* the request to stop has set the end */
 } waiting;
 
 static waiting waiting_for(int64_t limit_ms, int64_t patience_ms)
@@ -254,7 +254,7 @@ static waiting waiting_for(int64_t limit_ms, int64_t patience_ms)
 	return (waiting){.until_ms = limit_ms == 0 ? INT64_MAX : runtime_now_ms() + limit_ms, .patience_ms = patience_ms};
 }
 
-/* Waits until the descriptor can be read, or might be. False: its time is up. */
+/* Waits until the descriptor may be readable. False: the time is up. */
 static bool wait_readable(const database *database, int fd, waiting *waiting)
 {
 	bool stopping = runtime_stopping();
@@ -297,7 +297,7 @@ typedef struct dialing {
 	char *conninfo;
 	PGconn *connection;
 	int done_fd;
-	atomic_flag left; /* by one of the two who know it: the other one frees it */
+	atomic_flag left; /* set by the first of the two users to leave; the second frees it */
 } dialing;
 
 static void dialing_free(dialing *dialing)
@@ -356,9 +356,7 @@ static PGconn *connect_within(const database *database, failure *failure)
 	return made;
 }
 
-/*
- * What code of others says by RAISE NOTICE is for the server's log: here it could hold a payload.
- */
+/* A user's RAISE NOTICE belongs in the server's log: here it could reveal a payload. */
 static void ignore_notice(void *argument, const PGresult *result)
 {
 	(void)argument;
@@ -408,17 +406,17 @@ typedef struct question {
 	const char *text;
 	parameters *parameters;
 	bool is_theirs;
-	bool is_patient; /* neither a limit nor the wish to stop ends it */
+	bool is_patient; /* neither a limit nor a request to stop ends it */
 	int64_t limit_ms;
-	database_taker *take; /* NULL: all in one */
+	database_taker *take; /* NULL: all rows in one result */
 	void *argument;
 } question;
 
-/* A cancel on its way, in a thread: PQcancel blocks. */
+/* A cancel in progress, in a thread: PQcancel blocks. */
 typedef struct canceling {
 	PGcancel *handle;
 	int done_fd;
-	atomic_flag left; /* as a dialing's */
+	atomic_flag left; /* like a dialing's */
 } canceling;
 
 static void canceling_free(canceling *canceling)
@@ -449,7 +447,7 @@ static void *send_cancel(void *argument)
 }
 
 /*
- * Returns when the server has the cancel: one that came later would hit the next statement. False:
+ * Returns when the server has received the cancel: a late one would hit the next statement. False:
  * that is not certain, and the connection must not be used any more.
  */
 static bool tell_cancel(const database *database, waiting *waiting)
@@ -471,8 +469,8 @@ static bool tell_cancel(const database *database, waiting *waiting)
 }
 
 /*
- * Asks the server to give up, and hears its answer, so that the connection can be used again; else
- * it is closed.
+ * Asks the server to stop the statement and reads its answer, so that the connection stays usable;
+ * otherwise closes it.
  */
 static void cancel(database *database)
 {
@@ -508,16 +506,13 @@ static bool wait_result(database *database, waiting *waiting, failure *failure)
 			return false;
 		}
 		if (PQconsumeInput(database->connection) == 0) {
-			return true; /* PQgetResult says the rest */
+			return true; /* PQgetResult reports the error */
 		}
 	}
 	return true;
 }
 
-/*
- * The answer to what was sent; the first error of it, where there is one. NULL: *failure, or the
- * connection is gone.
- */
+/* The answer to the request, or its first error. NULL: *failure, or the connection is gone. */
 static PGresult *collect(database *database, const question *question, failure *failure)
 {
 	waiting waiting = waiting_for(question->limit_ms, question->is_patient ? DATABASE_PATIENT : database->stop_ms);
@@ -541,7 +536,7 @@ static PGresult *collect(database *database, const question *question, failure *
 				struct waiting patience = waiting_for(CANCEL_MS, DATABASE_PATIENT);
 				takes = false;
 				if (!tell_cancel(database, &patience)) {
-					failure_set(failure, FAILURE_CONNECTION, "the server did not hear of a cancel in time");
+					failure_set(failure, FAILURE_CONNECTION, "the server did not receive a cancel in time");
 					database_disconnect(database);
 					return NULL;
 				}
@@ -554,7 +549,7 @@ static PGresult *collect(database *database, const question *question, failure *
 		}
 	}
 	if (!takes && PQstatus(database->connection) == CONNECTION_OK) {
-		PQclear(kept); /* its error is our own wish */
+		PQclear(kept); /* we canceled it ourselves */
 		kept = PQmakeEmptyPGresult(database->connection, PGRES_TUPLES_OK);
 	}
 	return kept;
@@ -567,7 +562,7 @@ static PGresult *ask(database *database, const question *question, failure *fail
 	PGresult *result = NULL;
 	int sent = 0;
 
-	failure->kind = FAILURE_NONE; /* no more: a caller may yet refer to an earlier text */
+	failure->kind = FAILURE_NONE; /* only the kind: a caller may still refer to an earlier text */
 	if (database->connection == NULL) {
 		failure_set(failure, FAILURE_CONNECTION, "there is no connection");
 	} else if (!parameters_seal(given)) {
@@ -596,7 +591,7 @@ static PGresult *ask(database *database, const question *question, failure *fail
 	return result;
 }
 
-/* Once for each connection. */
+/* Once per connection. */
 static bool prepare(database *database, int query, parameters *parameters, failure *failure)
 {
 	const sql_query *statement = &database->queries[query];
@@ -604,7 +599,7 @@ static bool prepare(database *database, int query, parameters *parameters, failu
 
 	failure->kind = FAILURE_NONE;
 	if (database->connection == NULL || database->prepared[query] || !parameters_seal(parameters)) {
-		return true; /* or ask says what is wrong */
+		return true; /* or ask reports the problem */
 	}
 	PGresult *result =
 	    PQsendPrepare(database->connection, statement->name, statement->text, parameters->count, parameters->types)
@@ -612,13 +607,10 @@ static bool prepare(database *database, int query, parameters *parameters, failu
 	        : NULL;
 	database->prepared[query] = is_good(result);
 	if (failure->kind != FAILURE_NONE) {
-		database_disconnect(database); /* nobody knows whether the name is taken */
+		database_disconnect(database); /* the name may or may not be taken */
 	} else if (!database->prepared[query]) {
 		set_from_result(database, result, query + 1 == database->theirs, failure);
-		/*
-		 * A statement of ours that the server does not know how to run: not the business of a
-		 * message.
-		 */
+		/* The server cannot run a statement of ours: not a message's fault. */
 		failure->kind = failure->kind == FAILURE_FAULT ? FAILURE_PASSING : failure->kind;
 	}
 	PQclear(result);
@@ -690,10 +682,10 @@ static bool check_contract(database *database, failure *failure)
 	int version = result_integer(result, 0, 0);
 	PQclear(result);
 	if (version < once_contract_version()) {
-		failure_set(
-		    failure, FAILURE_CONTRACT,
-		    "the contract in the database has version %d, this command needs version %d; upgrade it: run pgonce init",
-		    version, once_contract_version());
+		failure_set(failure, FAILURE_CONTRACT,
+		            "the contract in the database has version %d, but this command needs version %d: run pgonce init "
+		            "to upgrade it",
+		            version, once_contract_version());
 		return false;
 	}
 	return true;
@@ -717,7 +709,7 @@ bool database_connect(database *database, failure *failure)
 
 /* ---- transactions */
 
-/* Canceled by nobody here: whether it happened would be unknown. */
+/* Never canceled from here: its result would be unknown. */
 static PGresult *ask_patiently(database *database, const char *command, failure *failure)
 {
 	const question question = {.text = command, .is_theirs = true, .is_patient = true};

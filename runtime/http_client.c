@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http_client.c: see http_client.h. One easy handle for each call in flight, kept for the next one;
- * connections live in the multi handle. What is certain about a call that failed is decided here
- * (settle), and nowhere by the text of an error.
+ * http_client.c: see http_client.h. One easy handle per open call, kept for the next one;
+ * connections live in the multi handle. `settle` alone decides what is certain about a failed call,
+ * and never by the text of an error.
  */
 #include "http_client.h"
 
@@ -21,8 +21,8 @@
 #include "runtime.h"
 
 /*
- * An answer's body beyond what is kept is read so that the connection can be used again, but not
- * for ever.
+ * The rest of a large body is read so that the connection can be used again, but only up to this
+ * size.
  */
 #define DROPPED_BYTES_MAX (1024 * 1024)
 #define CONNECTION_SECONDS_MAX 300L
@@ -34,15 +34,15 @@ struct slot {
 	http_client *client;
 	http_call *call; /* NULL: the slot is free */
 	struct curl_slist *headers;
-	slot *next; /* among the free, or among the done */
+	slot *next; /* in the list of free or of finished slots */
 	size_t dropped_bytes;
-	bool asked;      /* a connection was there and the request may be on its way */
-	bool withheld;   /* the request may not go out, or might not when it could */
+	bool asked;      /* a connection existed and the request may be on its way */
+	bool withheld;   /* the request may not be sent, or could not be while it was allowed */
 	bool opened;     /* an allowed address was tried */
-	bool overlong;   /* broken off here: the body does not end */
+	bool overlong;   /* aborted here: the body does not end */
 	bool head_ended; /* of the answer: an empty line came */
 	bool no_memory;
-	bool refused_address; /* an address was not allowed: this one */
+	bool refused_address; /* this address was not allowed */
 	char address[INET6_ADDRSTRLEN];
 	char text[CURL_ERROR_SIZE];
 };
@@ -84,11 +84,10 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 	return slot->overlong ? 0 : length;
 }
 
-/* libcurl takes a connection that ends within the head for the end of the answer. */
+/* libcurl takes the end of a connection within the head for the end of the answer. */
 /*
- * Seconds, or a date (RFC 9110, section 10.2.3), as milliseconds from now. -1: neither, or no time
- * to come. Not by CURLINFO_RETRY_AFTER: newer versions of libcurl make six hours of whatever is
- * longer.
+ * Seconds, or a date (RFC 9110, section 10.2.3), as milliseconds from now. -1: neither, or not in
+ * the future. CURLINFO_RETRY_AFTER is not used: newer versions of libcurl limit it to six hours.
  */
 static int64_t read_retry_after(const char *value)
 {
@@ -105,7 +104,7 @@ static int64_t read_retry_after(const char *value)
 	return seconds < INT64_MAX / 1000 ? (int64_t)seconds * 1000 : INT64_MAX;
 }
 
-/* The value of a header line of this name ("Date:"), trimmed, in `line`; NULL: it is another's. */
+/* The value of a header line with this name ("Date:"), trimmed, in `line`; NULL: another header. */
 static char *value_of(const char *name, const char *data, size_t length, char *line, size_t line_bytes)
 {
 	if (length <= strlen(name) || length >= line_bytes || strncasecmp(data, name, strlen(name)) != 0) {
@@ -134,7 +133,7 @@ static size_t on_header(char *data, size_t size, size_t count, void *user)
 		time_t date = curl_getdate(value, NULL);
 		slot->call->date_s = date == -1 ? 0 : (int64_t)date;
 	} else if (length > 5 && strncmp(data, "HTTP/", 5) == 0) {
-		slot->call->retry_after_ms = -1; /* of an answer before this one: 100, 103 */
+		slot->call->retry_after_ms = -1; /* of an earlier, interim answer: 100, 103 */
 		slot->call->date_s = 0;
 	}
 	slot->head_ended = length <= 2 && length > 0 && data[length - 1] == '\n';
@@ -161,9 +160,9 @@ static curl_socket_t on_open_socket(void *user, curlsocktype purpose, struct cur
 }
 
 /*
- * The connection stands, new or used before, and the request goes out now. A second time: libcurl
- * lost a connection that it had used before, and would send the request again by itself. Whether
- * the first one arrived is unknown, so that is not for it to decide.
+ * The connection, new or reused, is ready, and the request is about to be sent. If this is the
+ * second time, libcurl lost a reused connection and would repeat the request on its own. Whether
+ * the first one arrived is unknown, so libcurl must not decide that.
  */
 static int on_request(void *user, char *remote, char *local, int remote_port, int local_port)
 {
@@ -204,17 +203,17 @@ static bool prepare(slot *slot)
 	SET(CURLOPT_ERRORBUFFER, slot->text);
 	SET(CURLOPT_NOSIGNAL, 1L);
 	/*
-	 * Not HTTP/2: a server that ends such a connection in good order (GOAWAY, nginx does each 1,000
-	 * requests) refuses what is on its way, and only libcurl knows that this was not processed;
-	 * here it looks like a connection that was lost.
+	 * Not HTTP/2: a server that closes such a connection properly (GOAWAY; nginx does every 1,000
+	 * requests) refuses open requests, and only libcurl knows that they were not processed; here it
+	 * looks like a lost connection.
 	 */
 	SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	SET(CURLOPT_FOLLOWLOCATION, 0L);
-	/* One from the environment makes the connection in our place, unchecked. */
+	/* A proxy from the environment would connect in our place, to an unchecked address. */
 	if (!settings->proxy_of_environment) {
 		SET(CURLOPT_PROXY, "");
 	}
-	/* What a proxy says before the server does is no answer. */
+	/* A proxy's response before the server's is not an answer. */
 	SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 	SET(CURLOPT_USERAGENT, "pgonce/" PGONCE_RELEASE);
 	SET(CURLOPT_TIMEOUT_MS, (long)settings->timeout_ms);
@@ -227,7 +226,7 @@ static bool prepare(slot *slot)
 	SET(CURLOPT_OPENSOCKETDATA, (void *)slot);
 	SET(CURLOPT_PREREQFUNCTION, on_request);
 	SET(CURLOPT_PREREQDATA, (void *)slot);
-	/* so that a change of the name's address is followed */
+	/* so that a change of the host's address is noticed */
 	SET(CURLOPT_MAXLIFETIME_CONN, CONNECTION_SECONDS_MAX);
 	SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
 	SET(CURLOPT_SSL_VERIFYPEER, 1L);
@@ -322,7 +321,7 @@ static void finish(slot *slot, http_result result)
 	client->last_done = slot;
 }
 
-/* Only these two schemes, and no guess at one from the name of the host. */
+/* Only these two schemes, and no guess from the host's name. */
 const char *http_check_url(const http_settings *settings, const char *url)
 {
 	const char *problem = "";
@@ -331,11 +330,11 @@ const char *http_check_url(const http_settings *settings, const char *url)
 
 	if (parsed == NULL || curl_url_set(parsed, CURLUPART_URL, url, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
 	    curl_url_get(parsed, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK) {
-		problem = "this is no URL: write https://HOST/PATH";
+		problem = "this is not a URL: write https://HOST/PATH";
 	} else if (strcmp(scheme, "http") == 0 && !settings->allow_plain) {
 		problem = "http:// is not allowed: use https://, or set allow_plain = yes";
 	} else if (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0) {
-		problem = "only https:// and http:// are spoken here";
+		problem = "only https:// and http:// are supported";
 	}
 	curl_free(scheme);
 	curl_url_cleanup(parsed);
@@ -365,12 +364,12 @@ static bool add_header(slot *slot, const char *line)
 	return longer != NULL;
 }
 
-/* "" or what is wrong, perhaps in the call's own `problem`. */
+/* "" or the problem, perhaps in the call's own `problem`. */
 static const char *set_headers(slot *slot)
 {
 	http_call *call = slot->call;
 	bool typed = false;
-	/* No waiting for "100 Continue": most endpoints do not know it. */
+	/* No waiting for "100 Continue": most endpoints do not support it. */
 	bool good = add_header(slot, "Expect:");
 
 	for (size_t i = 0; good && i < call->header_count; i++) {
@@ -383,7 +382,7 @@ static const char *set_headers(slot *slot)
 			return call->problem;
 		}
 		typed = typed || strcasecmp(header->name, "Content-Type") == 0;
-		/* libcurl's own way to say that a header is there and empty. */
+		/* libcurl's syntax for a header with an empty value. */
 		good = asprintf(&line, header->value[0] == '\0' ? "%s;%s" : "%s: %s", header->name, header->value) >= 0 &&
 		       add_header(slot, line);
 		free(line);
@@ -399,7 +398,7 @@ static bool set_request(slot *slot)
 	const char *method = slot->call->method;
 	bool is_get = method != NULL && strcmp(method, "GET") == 0;
 
-	/* The handle may have been another call's. */
+	/* The handle may have served another call. */
 	if (curl_easy_setopt(slot->easy, CURLOPT_CUSTOMREQUEST, is_get ? NULL : method) != CURLE_OK ||
 	    curl_easy_setopt(slot->easy, CURLOPT_URL, slot->call->url) != CURLE_OK) {
 		return false;
@@ -453,14 +452,14 @@ bool http_start(http_client *client, http_call *call)
 
 /* ---- results */
 
-/* gcc's analyzer loses sight of what belongs to the call: http_call_clear frees it. */
+/* gcc's analyzer loses track of the call's memory: http_call_clear frees it. */
 #ifndef __clang__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
 /*
- * False: it has no status that HTTP knows (RFC 9110, section 15): libcurl takes a line like "HTTP/2
- * 1" for an answer.
+ * False: the status is not one that HTTP defines (RFC 9110, section 15): libcurl takes a line like
+ * "HTTP/2 1" for an answer.
  */
 static bool keep_answer(slot *slot)
 {
@@ -482,7 +481,7 @@ static bool keep_answer(slot *slot)
 #pragma GCC diagnostic pop
 #endif
 
-/* The transfer is over: what does that mean for the request? */
+/* The transfer is over: decides what that means for the request. */
 static void settle(slot *slot, CURLcode code)
 {
 	http_call *call = slot->call;
@@ -502,11 +501,11 @@ static void settle(slot *slot, CURLcode code)
 	if (slot->no_memory) {
 		text = "out of memory while reading the answer";
 	} else if (code == CURLE_ABORTED_BY_CALLBACK || code == CURLE_OK) {
-		text = code == CURLE_OK && slot->head_ended ? "what came is no answer of HTTP"
+		text = code == CURLE_OK && slot->head_ended ? "the response is not a valid HTTP answer"
 		                                            : "the connection broke before a whole answer came";
 	}
 	snprintf(call->problem, sizeof call->problem, "%s", text);
-	/* It may quote what the other side sent, and will be stored as text. */
+	/* It may quote the other side's text, and will be stored as text. */
 	for (char *at = call->problem; *at != '\0'; at++) {
 		*at = *at < ' ' || *at > '~' ? '?' : *at;
 	}

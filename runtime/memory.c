@@ -11,7 +11,7 @@
 
 void memory_out(void)
 {
-	static const char line[] = "pgonce: out of memory; what was not settled or committed comes again after a restart\n";
+	static const char line[] = "pgonce: out of memory; unfinished work is repeated after a restart\n";
 	ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
 
 	(void)written;

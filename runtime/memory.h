@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * memory.h: allocation as long-running jobs do it: where memory is out the process ends at once,
- * with a message. That is as a crash, by which nothing is lost: what was not settled or committed
- * comes again.
+ * memory.h: allocation for long-running jobs: without memory the process ends at once, with a
+ * message. That is like a crash, and loses nothing: unfinished work is repeated after a restart.
  */
 #pragma once
 
 #include <stddef.h>
 
-/* what they do then; for other allocators' failures */
+/* called in that case; also for other allocators' failures */
 _Noreturn void memory_out(void);
 void *memory_take(size_t bytes);               /* zeroed; never NULL */
 void *memory_grow(void *memory, size_t bytes); /* realloc; never NULL */

@@ -18,7 +18,7 @@
 struct metric {
 	metric *next;
 	_Atomic uint64_t bits; /* of a double */
-	char labels[];         /* name="value",..., escaped; "" without any */
+	char labels[];         /* name="value",..., escaped; "" without labels */
 };
 
 typedef struct family {
@@ -125,7 +125,7 @@ static family *add_family(metrics *metrics, metric_kind kind, const char *name, 
 	return made;
 }
 
-/* In the order given; NULL: memory, or a name is none. */
+/* In the given order; NULL: out of memory, or an invalid name. */
 static char *write_labels(const metric_label *labels, size_t count)
 {
 	buffer out = {.length_max = TEXT_BYTES_MAX};

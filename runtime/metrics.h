@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * metrics.h: figures of a long-running job, for Prometheus and its kin: counters and gauges in
- * families, written as OpenMetrics 1.0. Any thread may add, change and write. Nobody has to look
- * whether there is memory or a registry: where there is none, nothing is counted.
+ * metrics.h: figures of a long-running job, for Prometheus and similar tools: counters and gauges
+ * in families, written as OpenMetrics 1.0. Any thread may add, change and write. Callers need not
+ * check for memory or a registry: without it, nothing is counted.
  */
 #pragma once
 
@@ -24,12 +24,12 @@ typedef struct metric metric;
 
 metrics *metrics_new(void);
 void metrics_free(metrics *metrics);
-/* Begins anew: all figures go, which nobody may use any more. */
+/* Removes all figures; no caller may use them any more. */
 void metrics_clear(metrics *metrics);
 /*
  * A figure, at zero; it lives as long as the registry. All text is copied. The same name and labels
- * again: the same figure. NULL: the registry is NULL, memory is short, a name is none of
- * OpenMetrics, or the family is of another kind.
+ * return the same figure. NULL: the registry is NULL, out of memory, the name is not valid in
+ * OpenMetrics, or the family has another kind.
  */
 metric *metrics_add(metrics *metrics, metric_kind kind, const char *name, const char *help, const metric_label *labels,
                     size_t label_count);
@@ -38,11 +38,11 @@ metric *metrics_add_labelled(metrics *metrics, metric_kind kind, const char *nam
                              const char *value);
 void metric_count(metric *metric, uint64_t increment);
 void metric_set(metric *metric, double value);
-/* Now, in seconds since 1970, as _timestamp_seconds are given. */
+/* Now, in seconds since 1970, the unit of _timestamp_seconds. */
 void metric_set_now(metric *metric);
 double metric_value(const metric *metric);
 /*
- * The whole text, with "# EOF"; free it. `more` (NULL allowed) follows, but for its families that
- * the first one has. NULL: memory is short, or it is more than 16 MB.
+ * The whole text, with "# EOF"; free it. The figures of `more` (NULL allowed) follow, without the
+ * families that the first registry has. NULL: out of memory, or more than 16 MB.
  */
 char *metrics_write(metrics *metrics, struct metrics *more, size_t *length);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * metrics_server.c: see metrics_server.h. libmicrohttpd, a thread to each connection: a scrape that
- * waits for the database keeps nobody from /health. The socket is ours, so that the port and the
- * reason why there is none are known.
+ * metrics_server.c: see metrics_server.h. libmicrohttpd with one thread per connection: a scrape
+ * that waits for the database does not delay /health. We open the socket, to know its port or why
+ * it cannot be opened.
  */
 #include "metrics_server.h"
 
@@ -22,7 +22,7 @@
 
 enum {
 	CONNECTIONS_MAX = 16,
-	TIMEOUT_S = 10, /* of a connection that says nothing */
+	TIMEOUT_S = 10, /* of a silent connection */
 	CONNECTION_BYTES = 16384,
 	BACKLOG = 64,
 	ADDRESS_BYTES = INET6_ADDRSTRLEN + 16
@@ -42,7 +42,7 @@ typedef struct address {
 	socklen_t length;
 } address;
 
-/* Numbers, and localhost, which is 127.0.0.1: nothing that would have to be looked up. */
+/* Numbers, and localhost as 127.0.0.1: nothing that needs a name server. */
 static bool parse(const char *text, address *result)
 {
 	struct addrinfo hints = {
@@ -77,7 +77,7 @@ bool metrics_address_is_good(const char *text)
 	return parse(text, &ignored);
 }
 
-/* As it is bound: with the port that port 0 became. */
+/* The bound address: with the real port if port 0 was given. */
 static bool shown(int fd, char text[ADDRESS_BYTES])
 {
 	struct sockaddr_storage storage = {0};
@@ -170,7 +170,7 @@ static enum MHD_Result on_request(void *argument, struct MHD_Connection *connect
 		return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
 	}
 	if (*state == NULL) {
-		/* the headers are in; answered at the next call, with any body, which nobody reads */
+		/* the headers are in; the next call answers, and any body is ignored */
 		*state = &seen;
 		return MHD_YES;
 	}

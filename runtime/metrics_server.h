@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * metrics_server.h: an HTTP server for metrics alone: GET and HEAD of /metrics (OpenMetrics),
+ * metrics_server.h: an HTTP server for metrics only: GET and HEAD of /metrics (OpenMetrics),
  * /health (200 while the process serves) and /once/ready (200 while its jobs have their database,
- * else 503). It has threads of its own, bounded connections and timeouts; what it answers is public
- * to whoever reaches the address.
+ * else 503). It has its own threads, limited connections and timeouts. Any client that reaches the
+ * address can read its answers.
  */
 #pragma once
 
@@ -13,8 +13,8 @@
 bool metrics_address_is_good(const char *address);
 
 /*
- * What is asked at each scrape besides the process's own figures: a registry of its own, or NULL
- * where it could not be had; freed after use. Called by several threads; may block for a while.
+ * Figures fetched at each scrape in addition to the process's own: a separate registry, or NULL if
+ * they could not be fetched; freed after use. Several threads call it; it may block for a while.
  */
 typedef struct metrics_source {
 	metrics *(*collect)(void *argument);
@@ -24,12 +24,12 @@ typedef struct metrics_source {
 typedef struct metrics_server metrics_server;
 
 /*
- * Serves `metrics` (borrowed) and, where given, what the source says. Port 0: a free one. NULL:
+ * Serves `metrics` (borrowed) and, if given, the source's figures. Port 0: a free one. NULL:
  * *problem (free it) says why: the address is taken, or not this machine's.
  */
 metrics_server *metrics_server_start(const char *address, metrics *metrics, const metrics_source *source,
                                      char **problem);
 /* Where it listens: "127.0.0.1:9187". */
 const char *metrics_server_address(const metrics_server *server);
-/* Waits for answers that are under way. */
+/* Waits for answers in progress. */
 void metrics_server_stop(metrics_server *server);

@@ -17,7 +17,7 @@ enum {
 	JSONB_VERSION = 1
 };
 
-/* PostgreSQL's pg_type.dat: these numbers never change. */
+/* From PostgreSQL's pg_type.dat: these numbers never change. */
 static const struct {
 	Oid element, array;
 } oids[] = {
@@ -56,7 +56,7 @@ static parameter *add(parameters *parameters, parameter_type type)
 static void put_bytes(parameter *parameter, const void *data, size_t length)
 {
 	parameter->is_null = data == NULL;
-	/* not NULL, which would be SQL's */
+	/* not NULL, which would be SQL's NULL */
 	unsigned char *at = append(parameter, length > 0 ? length : 1);
 	parameter->length = length;
 	if (data != NULL && length > 0) {
@@ -171,7 +171,7 @@ bool parameters_seal(parameters *parameters)
 		}
 		parameters->types[i] = each->is_array ? oids[each->type].array : oids[each->type].element;
 		parameters->values[i] = each->is_null ? NULL : (const char *)each->data;
-		/* An array without elements has no dimension, so nothing behind its element's type. */
+		/* An array without elements has no dimensions, so nothing follows its element type. */
 		parameters->lengths[i] = each->is_array && each->count == 0 ? 12 : (int)each->length;
 		parameters->formats[i] = 1;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * parameters.h: the parameters of one statement, in PostgreSQL's binary format: single values, and
- * arrays that grow by an element at a time. Bytes stay bytes, and no text has to be quoted. Below
+ * arrays that grow one element at a time. Bytes stay bytes, and no text needs quoting. Below
  * database.h, which sends them.
  */
 #pragma once
@@ -34,7 +34,7 @@ typedef struct parameter {
 typedef struct parameters {
 	parameter list[PARAMETERS_MAX];
 	int count;
-	/* What libpq wants; filled by parameters_seal. */
+	/* The form libpq needs; filled by parameters_seal. */
 	Oid types[PARAMETERS_MAX];
 	const char *values[PARAMETERS_MAX];
 	int lengths[PARAMETERS_MAX];
@@ -47,7 +47,7 @@ void parameters_bytes(parameters *parameters, const void *data, size_t length);
 void parameters_integer(parameters *parameters, int32_t number);
 void parameters_bigint(parameters *parameters, int64_t number);
 void parameters_boolean(parameters *parameters, bool value);
-/* An empty array; returns its place, for the functions below. */
+/* An empty array; returns its index, for the functions below. */
 int parameters_array(parameters *parameters, parameter_type type);
 void parameters_add(parameters *parameters, int array, const void *data,
                     size_t length); /* text, bytea, jsonb (as text) */
@@ -56,4 +56,4 @@ void parameters_add_text(parameters *parameters, int array, const char *text);
 void parameters_add_number(parameters *parameters, int array, int64_t number);
 /* False: a value is longer than the protocol allows. */
 bool parameters_seal(parameters *parameters);
-void parameters_free(parameters *parameters); /* it is empty then, and may be filled again */
+void parameters_free(parameters *parameters); /* empties it; it may be filled again */

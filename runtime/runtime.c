@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * runtime.c: see runtime.h. The only state of the process that jobs share: the log's level, the
- * wish to stop, and who has a database.
+ * runtime.c: see runtime.h. The only process state that jobs share: the log's level, the request to
+ * stop, and which jobs have a database.
  */
 #include "runtime.h"
 
@@ -23,7 +23,7 @@
 
 static atomic_int level_shown = RUNTIME_INFO;
 static atomic_bool stopping = false;
-static atomic_int signals = 0; /* apart from `stopping`, which a job that has failed sets too */
+static atomic_int signals = 0; /* apart from `stopping`, which a failed job sets too */
 static int stop_fd = -1;
 static int reload_fd = -1;
 static atomic_int reloads = 0;
@@ -65,7 +65,7 @@ void runtime_log(const speaker *speaker, runtime_level level, const char *event,
 	}
 	line[used++] = '\n';
 	ssize_t written = write(STDERR_FILENO, line, used);
-	(void)written; /* a log that cannot be written is nobody's reason to stop */
+	(void)written; /* a log that cannot be written is no reason to stop */
 }
 
 const char *runtime_quote(const char *text, char buffer[RUNTIME_QUOTE_BYTES])
@@ -95,7 +95,7 @@ static void on_signal(int signal_number)
 	runtime_stop();
 }
 
-/* Called by the signals' handlers too: only what is safe there. */
+/* Signal handlers call it too: only async-signal-safe calls. */
 static void wake(int fd)
 {
 	const uint64_t one = 1;
@@ -202,7 +202,7 @@ bool runtime_go_on(void)
 {
 	atomic_store(&stopping, false);
 	(void)drain(stop_fd);
-	/* Looked at last: a signal that came before it was drained away has been counted by now. */
+	/* Checked last: a signal from before the drain has been counted by now. */
 	if (atomic_load(&signals) > 0) {
 		runtime_stop();
 	}
@@ -231,7 +231,7 @@ const char *runtime_unready(void)
 	int begun = atomic_load(&jobs);
 
 	return begun == 0 || atomic_load(&databases) < begun ? "no connection to the database\n"
-	       : atomic_load(&stalls) > 0 ? "what a consumer reads has messages and gives none: the log names it\n"
+	       : atomic_load(&stalls) > 0 ? "a consumer's source has messages but delivers none: the log names it\n"
 	                                  : NULL;
 }
 

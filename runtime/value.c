@@ -16,7 +16,7 @@ typedef struct unit {
 #define KIB INT64_C(1024)
 #define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
-/* Of units of one factor the first is how it is shown. */
+/* Of several units with one factor, the first is used for output. */
 static const unit none[] = {{"", 1, false}, {NULL, 0, false}};
 static const unit durations[] = {{"ms", 1, false},
                                  {"s", 1000, false},

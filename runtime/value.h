@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * value.h: values that people write, on the command line and in the configuration: numbers,
+ * value.h: values that users write, on the command line and in the configuration: numbers,
  * durations, sizes, words. Knows no option.
  */
 #pragma once
@@ -15,17 +15,17 @@ typedef enum value_kind {
 } value_kind;
 
 /*
- * A whole number and its unit. False where the text is none, or negative. What is larger than fits
- * is INT64_MAX, which no option takes.
+ * A whole number and its unit. False: the text is not one, or is negative. A value that does not
+ * fit becomes INT64_MAX, which no option accepts.
  */
 bool value_parse(value_kind kind, const char *text, int64_t *value);
 #define VALUE_SHOWN_BYTES 32
-/* In the largest unit in which it is a whole number; 7d rather than 1w. Returns the buffer. */
+/* In the largest unit that gives a whole number; 7d rather than 1w. Returns the buffer. */
 const char *value_show(value_kind kind, int64_t value, char buffer[VALUE_SHOWN_BYTES]);
-/* Which of the words, which are separated by '|', it is. */
+/* The index of the text among the words, which are separated by '|'. */
 bool value_choose(const char *choices, const char *text, int64_t *index);
 /*
- * How many letters are to be changed, added or left out until one is the other (Levenshtein); words
- * of more than 63 are far from everything.
+ * How many letters must be changed, added or removed to turn one into the other (Levenshtein);
+ * words of more than 63 letters are far from everything.
  */
 int value_distance(const char *a, const char *b);

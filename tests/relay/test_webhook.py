@@ -200,7 +200,7 @@ def test_a_private_address_is_refused_and_the_option_named(hook, sink):
 
 
 def test_a_destination_that_is_no_url_is_refused(sink):
-    assert "no URL" in sink().deliver("order.created")["problem"]
+    assert "not a URL" in sink().deliver("order.created")["problem"]
 
 
 def test_tls_is_verified(tmp_path, sink):
@@ -244,12 +244,12 @@ def test_closing_forgets_what_is_in_flight(hook, sink):
 
 @pytest.mark.parametrize("options, problem", [
     ({"url": None}, "option url is missing"),
-    ({"url": "shop"}, "url: this is no URL"),
+    ({"url": "shop"}, "url: this is not a URL"),
     ({"url": "http://h/", "allow_plain": "no"}, "url: http:// is not allowed"),
     ({"url": "ftp://h/"}, "url: only https:// and http://"),
-    ({"url": "https://{host}/"}, "url: this is no URL"),
+    ({"url": "https://{host}/"}, "url: this is not a URL"),
     ({"route": "* -> https://h/"}, "url: is not used where there are routes"),
-    ({"url": None, "route": "* -> shop"}, "route: this is no URL"),
+    ({"url": None, "route": "* -> shop"}, "route: this is not a URL"),
     ({"secret": "hush"}, "secret: this is no secret: write whsec_"),
     ({"secret": "whsec_" + base64.b64encode(b"x" * 23).decode()}, "this is no secret"),
     ({"secret": "whsec_" + base64.b64encode(b"x" * 65).decode()}, "this is no secret"),

@@ -91,7 +91,7 @@ url = nats://h
 stream = S
 """
 CONSUMERS = [
-    "pgonce.conf:2: 'wrong' is neither", "pgonce.conf:10: [relay orders] is there already, in line 3", "pgonce.conf:12: [relya mistyped]: no such kind",
+    "pgonce.conf:2: 'wrong' is neither", "pgonce.conf:10: [relay orders] already exists, in line 3", "pgonce.conf:12: [relya mistyped]: unknown kind",
     "pgonce.conf:18: 'sink' is neither",
 ]  # fmt: skip
 
@@ -160,5 +160,5 @@ def test_what_a_queue_of_sqs_does_to_events_is_told_when_the_file_is_checked(tmp
 def test_what_a_queue_of_sqs_does_to_messages_is_told_when_the_file_is_checked(tmp_path, queue, told):
     (tmp_path / "pgonce.conf").write_text(f"[consume stock]\nsource = sqs\nregion = eu-central-1\nqueue = {queue}\nhandler = shop.take\n")
     done = run("consume", "--check-config", cwd=tmp_path)
-    assert done.returncode == 0 and "12 hours after SQS has handed it out" in done.stderr
-    assert ("[consume stock] queue: a queue without FIFO has no order" in done.stderr) == told
+    assert done.returncode == 0 and "12 hours after SQS delivered it" in done.stderr
+    assert ("[consume stock] queue: a standard queue (not FIFO) has no order" in done.stderr) == told

@@ -147,7 +147,7 @@ def test_a_server_that_takes_no_connection_in_time_is_unsent(hook):
 
 @pytest.mark.parametrize("url, problem", [
     ("ftp://127.0.0.1/", "only https:// and http://"), ("file:///etc/passwd", "only https:// and http://"), ("gopher://127.0.0.1:1/", "only https:// and"),
-    ("/path", "no URL"), ("http://a b/", "no URL"), ("http://a:99999/", "no URL")])
+    ("/path", "not a URL"), ("http://a b/", "not a URL"), ("http://a:99999/", "not a URL")])
 def test_other_schemes_and_what_is_no_url_are_forbidden(url, problem):
     result = call(*OPEN, url)
     assert result["result"] == "forbidden" and problem in result["problem"]
