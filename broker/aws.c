@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* aws.c: see aws.h. Calls go by runtime/http_client.c; here they are signed, and answers judged. */
+/* aws.c: see aws.h. Calls are sent by runtime/http_client.c; here they are signed and their answers
+ * judged. */
 #include "aws.h"
 
 #include <errno.h>
@@ -17,11 +18,11 @@
 
 enum {
 	CONNECT_MS = 5000,
-	ERRAND_MS = 5000, /* whoever waits for one does nothing else */
+	ERRAND_MS = 5000, /* the caller does nothing else meanwhile */
 	SKEW_S_MAX = 60,  /* AWS allows five minutes (SQS, SNS: fifteen) */
 	TRIES_MAX = 3
 };
-/* Ten messages of a megabyte, of which JSON may make six. */
+/* Ten messages of a megabyte, which JSON may expand sixfold. */
 #define ANSWER_BYTES_MAX ((int64_t)64 << 20)
 
 /* ---- where it is */
@@ -47,7 +48,7 @@ static char *region_of(const aws_options *options, const char *profile)
 	return found;
 }
 
-/* It becomes part of a host's name. */
+/* It becomes part of a host name. */
 static bool is_region(const char *region)
 {
 	return region[0] != '\0' && strlen(region) < 64 &&
@@ -86,10 +87,10 @@ bool aws_address_read(const config *config, const config_section *section, const
 	address->region = region_of(options, address->profile);
 	if (address->region == NULL) {
 		*problem = config_problem(config, section, NULL,
-		                          "option region is missing: neither AWS_REGION nor ~/.aws/config says it either");
+		                          "option region is missing, and neither AWS_REGION nor ~/.aws/config has it");
 	} else if (!is_region(address->region)) {
 		*problem = config_problem(config, section, config_entry_of(section, "region"),
-		                          "'%s' is no region: one looks like eu-central-1", address->region);
+		                          "'%s' is not a region: write it like eu-central-1", address->region);
 	} else if (options->ca_file != NULL && access(options->ca_file, R_OK) != 0) {
 		*problem = config_problem(config, section, config_entry_of(section, "ca_file"), "cannot read %s: %s",
 		                          options->ca_file, strerror(errno));
@@ -98,7 +99,7 @@ bool aws_address_read(const config *config, const config_section *section, const
 		char *standard = memory_format("https://%s.%s.amazonaws.com%s", service_name, address->region, end);
 		if (!url_read(options->url != NULL ? options->url : standard, address)) {
 			*problem = config_problem(config, section, config_entry_of(section, "url"),
-			                          "'%s' is no endpoint: write https://HOST or https://HOST:PORT", options->url);
+			                          "'%s' is not an endpoint: write https://HOST or https://HOST:PORT", options->url);
 		}
 		free(standard);
 	}
@@ -130,8 +131,8 @@ struct aws_client {
 	const char *name; /* "sqs" */
 	aws_keychain *keychain;
 	http_client *http;
-	http_client *errands; /* of aws_do */
-	aws_call *failed;     /* before they were sent */
+	http_client *errands; /* for aws_do */
+	aws_call *failed;     /* calls that failed before they were sent */
 	int64_t ahead_s;      /* how far the server's clock is ahead of ours */
 };
 
@@ -244,7 +245,7 @@ static bool fill(aws_client *client, aws_call *call, const aws_credentials *cred
 	return true;
 }
 
-/* True: it is on its way. False: it has failed, and says why; or *full. */
+/* True: it is sent. False: it has failed, and says why; or *full. */
 static bool send_signed(aws_client *client, http_client *http, aws_call *call, bool *full)
 {
 	*full = false;
@@ -298,7 +299,7 @@ static bool is_busy(const aws_call *call)
 	       aws_is_throttled(call->code) || is_one_of(call->code, codes);
 }
 
-/* Wrong by the service's clock? Then the next call is signed by that one. */
+/* If the service rejects our clock, the next call is signed with its time. */
 static bool learn_clock(aws_client *client, const aws_call *call)
 {
 	static const char *const codes[] = {"RequestTimeTooSkewed",      "RequestExpired",        "RequestInTheFuture",
@@ -309,9 +310,10 @@ static bool learn_clock(aws_client *client, const aws_call *call)
 		return false;
 	}
 	client->ahead_s = call->http.date_s - (int64_t)time(NULL);
-	runtime_log(client->speaker, RUNTIME_WARNING, "clock",
-	            "ahead_s=%lld hint=\"the clock of %s is so far ahead of this machine's; calls are signed by it\"",
-	            (long long)client->ahead_s, client->address->host);
+	runtime_log(
+	    client->speaker, RUNTIME_WARNING, "clock",
+	    "ahead_s=%lld hint=\"the clock of %s is this far ahead of this machine's; calls are signed with its time\"",
+	    (long long)client->ahead_s, client->address->host);
 	return true;
 }
 
@@ -333,7 +335,7 @@ static bool is_about_credentials(const aws_call *call)
 	return is_one_of(call->code, codes);
 }
 
-/* True: it is to be sent once more. */
+/* True: it must be sent once more. */
 static bool judge(aws_client *client, aws_call *call)
 {
 	const http_call *http = &call->http;

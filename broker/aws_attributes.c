@@ -33,13 +33,13 @@ static bool is_name(const char *name)
 	return true;
 }
 
-/* A text in JSON? jansson takes UTF-8 alone. */
+/* The text as JSON; NULL if it is not UTF-8, which jansson requires. */
 static json_t *text_of(once_bytes value)
 {
 	return json_stringn(value.length == 0 ? "" : value.data, value.length);
 }
 
-/* Neither is one of the control characters that an attribute may not have. */
+/* True: text without the control characters that an attribute may not contain. */
 static bool is_text(once_bytes value)
 {
 	json_t *text = text_of(value);
@@ -58,7 +58,7 @@ bool aws_attribute_is_binary(const aws_header *header)
 	return !is_text(header->value);
 }
 
-/* U+FFFE and U+FFFF are UTF-8, and refused. */
+/* U+FFFE and U+FFFF are valid UTF-8, but refused. */
 static bool has_noncharacter(once_bytes body)
 {
 	const unsigned char *bytes = body.data;
@@ -103,7 +103,7 @@ static bool has_name(const aws_attributes *attributes, const char *name)
 	return false;
 }
 
-/* Could it be an attribute? Empty values cannot. */
+/* True: it can be an attribute. Empty values cannot. */
 static bool fits(const aws_attributes *attributes, const aws_header *header)
 {
 	return is_name(header->name) && header->value.length > 0 && !has_name(attributes, header->name);
@@ -114,7 +114,8 @@ void aws_attributes_make(const aws_header *headers, size_t count, aws_attributes
 	size_t room = AWS_ATTRIBUTES_MAX;
 	json_t *rest = NULL;
 
-	/* Twice at most: is there room for all, or for all but the tenth? */
+	/* At most two passes: with all ten attributes for headers, or with nine and the rest in the
+	 * tenth. */
 	for (bool whole = false; !whole; room--) {
 		whole = true;
 		json_decref(rest);
@@ -174,7 +175,7 @@ json_t *aws_attributes_json(const aws_attributes *attributes)
 	return object;
 }
 
-/* Letters, digits and punctuation of ASCII; and none that looks like one of ours. */
+/* ASCII letters, digits and punctuation; and not like one of our own. */
 static bool is_group(once_bytes key)
 {
 	const char *text = key.data;
@@ -199,6 +200,6 @@ void aws_group(once_bytes key, const char *id, char group[AWS_GROUP_BYTES])
 	} else if (aws_sha256_hex(key, hex)) {
 		snprintf(group, AWS_GROUP_BYTES, AWS_GROUP_HASHED "%s", hex);
 	} else {
-		abort(); /* without a hash keys would run together */
+		abort(); /* without a hash, keys would collide */
 	}
 }

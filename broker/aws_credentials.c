@@ -16,9 +16,9 @@ enum {
 	ANSWER_BYTES = 256 * 1024,
 	CONNECT_MS = 1000,
 	ANSWER_MS = 3000,
-	READ_AGAIN_MS = 60 * 1000, /* of what has no end of its own */
-	EARLY_S = 5 * 60,          /* before the end */
-	RENEW_MS = 1000,           /* no oftener, whatever the service says */
+	READ_AGAIN_MS = 60 * 1000, /* for credentials without an expiry */
+	EARLY_S = 5 * 60,          /* before the expiry */
+	RENEW_MS = 1000,           /* at most once in this time, whatever the service says */
 	BACKOFF_FIRST_MS = 1000,
 	BACKOFF_MOST_MS = 30 * 1000,
 	SKEW_S_MAX = 60 /* as in aws.c */
@@ -30,7 +30,7 @@ struct aws_keychain {
 	const aws_address *address;
 	aws_credentials current; /* access_key NULL: none yet */
 	int64_t due_ms;          /* when to ask again */
-	int64_t asked_ms;        /* when that was last done; 0: never */
+	int64_t asked_ms;        /* when they were last fetched; 0: never */
 	int failures;            /* in a row */
 	char problem[BROKER_PROBLEM_BYTES];
 };
@@ -48,7 +48,7 @@ typedef struct question {
 	const char *method, *url, *body;
 	http_header headers[6];
 	size_t header_count;
-	bool is_service; /* of AWS's, to which a proxy of the environment may lead */
+	bool is_service; /* AWS's own, which a proxy from the environment may serve */
 } question;
 
 static once_bytes bytes_of(const char *text)
@@ -75,7 +75,7 @@ static char *ask(const aws_keychain *keychain, const question *question, int64_t
 	                                                       .ca_file = keychain->address->ca_file});
 	if (client == NULL || !http_start(client, &call)) {
 		http_client_free(client);
-		snprintf(problem, BROKER_PROBLEM_BYTES, "memory is out");
+		snprintf(problem, BROKER_PROBLEM_BYTES, "out of memory");
 		return NULL;
 	}
 	while (http_poll(client, ANSWER_MS) == NULL) {
@@ -110,11 +110,11 @@ static char *ask_plainly(const aws_keychain *keychain, const question *question,
 
 static bool gives_none(const char *from, char problem[BROKER_PROBLEM_BYTES])
 {
-	snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s gives no credentials", from);
+	snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s returns no credentials", from);
 	return false;
 }
 
-/* The answer of a container's or machine's endpoint, which is taken over. */
+/* Reads the answer of a container's or machine's endpoint, and frees it. */
 static bool read_json(char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
 {
 	bool good = body != NULL && (aws_credentials_read(bytes_of(body), to) || gives_none(url, problem));
@@ -123,7 +123,7 @@ static bool read_json(char *body, const char *url, aws_credentials *to, char pro
 	return good;
 }
 
-/* The answer of STS, which is taken over. */
+/* Reads the answer of STS, and frees it. */
 static bool read_xml(char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
 {
 	bool good = body != NULL && (aws_credentials_read_xml(bytes_of(body), to) || gives_none(url, problem));
@@ -141,7 +141,7 @@ static bool environment_has(void)
 
 static bool environment_there(const aws_keychain *keychain)
 {
-	/* The section names a profile: that is what it means. */
+	/* The section names a profile, so the environment does not count. */
 	return !keychain->address->profile_given && environment_has();
 }
 
@@ -172,7 +172,7 @@ static void put(FILE *to, const char *name, const char *value)
 	aws_form_put(to, bytes_of(value));
 }
 
-/* Who may have the role is said by a token of a file, which somebody replaces from time to time. */
+/* A token in a file proves the right to the role; the file is replaced from time to time. */
 static bool exchange(const aws_keychain *keychain, const char *role, const char *session, const char *token_file,
                      aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -239,7 +239,7 @@ static char *ask_signed(const aws_keychain *keychain, const char *url, const cha
 	return answer;
 }
 
-/* Who may have the role is who `base` is. A clock that is wrong is answered by that of STS. */
+/* `base` proves the right to the role. If the clock is wrong, it is retried with STS's time. */
 static bool assume(const aws_keychain *keychain, const char *profile, const char *role, const aws_credentials *base,
                    aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -296,7 +296,7 @@ static bool container_there(const aws_keychain *keychain)
 	       from_environment("AWS_CONTAINER_CREDENTIALS_FULL_URI") != NULL;
 }
 
-/* Where a token may be sent to in plain text: to this machine. */
+/* A token may be sent in plain text only to this machine. */
 static bool is_near(const char *url)
 {
 	static const char *const hosts[] = {"http://127.0.0.1",     "http://localhost",      "http://[::1]",
@@ -304,7 +304,7 @@ static bool is_near(const char *url)
 
 	for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
 		size_t length = strlen(hosts[i]);
-		/* What stands before an @ is a name and a password, not a host. */
+		/* Text before an @ is a name and a password, not a host. */
 		if (strncmp(url, hosts[i], length) == 0 && strchr(":/", url[length]) != NULL &&
 		    memchr(url + length, '@', strcspn(url + length, "/?#")) == NULL) {
 			return true;
@@ -366,7 +366,7 @@ static bool machine_fetch(aws_keychain *keychain, aws_credentials *to, char prob
 	bool good = false;
 
 	if (roles != NULL) {
-		roles[strcspn(roles, "\r\n")] = '\0'; /* there is one */
+		roles[strcspn(roles, "\r\n")] = '\0'; /* the machine has a role */
 		char *url = memory_format("%s%s", list_url, roles);
 		question.url = url;
 		good = read_json(ask_plainly(keychain, &question, problem), url, to, problem);
@@ -404,7 +404,7 @@ static bool keys_fetch(const char *profile, aws_credentials *to, char problem[BR
 	return true;
 }
 
-/* What a profile has of its own, a role left aside. */
+/* A profile's own credentials, ignoring its role. */
 static bool plain_fetch(const char *profile, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
 {
 	bool has_key = has_entry(profile, "aws_access_key_id");
@@ -420,7 +420,7 @@ static bool plain_fetch(const char *profile, aws_credentials *to, char problem[B
 	}
 	if (!has_key && (has_entry(profile, "sso_session") || has_entry(profile, "sso_start_url"))) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the profile %.30s wants SSO, and so a person: use a credential_process with aws configure "
+		         "the profile %.30s needs SSO, which needs a person: use a credential_process with aws configure "
 		         "export-credentials",
 		         profile);
 		return false;
@@ -441,12 +441,12 @@ static bool source_fetch(aws_keychain *keychain, const char *source, aws_credent
 		return machine_fetch(keychain, to, problem);
 	}
 	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "credential_source = %.30s gives none: there are Environment, EcsContainer and Ec2InstanceMetadata",
+	         "credential_source = %.30s provides no credentials: use Environment, EcsContainer or Ec2InstanceMetadata",
 	         source);
 	return false;
 }
 
-/* The entries of ~/.aws/config that say by whose credentials a role is taken. */
+/* The entries of ~/.aws/config that say with which credentials a role is assumed. */
 typedef struct role {
 	char *arn, *token_file, *from, *source, *session;
 } role;
@@ -459,16 +459,17 @@ static bool role_fetch(aws_keychain *keychain, const char *profile, const role *
 
 	if (has_entry(profile, "mfa_serial")) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the profile %.40s wants the code of a device (mfa_serial), and so a person", profile);
+		         "the profile %.40s needs a device's code (mfa_serial), which needs a person", profile);
 	} else if (role->token_file != NULL) {
 		good = exchange(keychain, role->arn, role->session, role->token_file, to, problem);
 	} else if (role->from == NULL && role->source == NULL) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
 		         "the profile %.40s has role_arn: add source_profile or credential_source", profile);
 	} else if (role->from != NULL && strcmp(role->from, profile) != 0 && has_entry(role->from, "role_arn")) {
-		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the profile %.30s takes its role by the role of %.30s, one too many: use credential_process", profile,
-		         role->from);
+		snprintf(
+		    problem, BROKER_PROBLEM_BYTES,
+		    "the profile %.30s gets its role through the role of %.30s, which is not supported: use credential_process",
+		    profile, role->from);
 	} else if (role->from != NULL ? plain_fetch(role->from, &base, problem)
 	                              : source_fetch(keychain, role->source, &base, problem)) {
 		good = assume(keychain, profile, role->arn, &base, to, problem);
@@ -514,7 +515,7 @@ static const struct provider {
 	const char *name;
 	bool (*there)(const aws_keychain *keychain);
 	bool (*fetch)(aws_keychain *keychain, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES]);
-	bool rereads; /* what it gives has no end, and may change all the same */
+	bool rereads; /* its credentials have no expiry, but may change */
 } providers[] = {
     {"environment", environment_there, environment_fetch, false},
     {"web identity", identity_there, identity_fetch, false},
@@ -540,7 +541,7 @@ void aws_keychain_free(aws_keychain *keychain)
 	}
 }
 
-/* Some time before the end; of those that live shortly, halfway. */
+/* Some time before the expiry; halfway if they expire soon. */
 static int64_t due_in_ms(const aws_credentials *credentials, bool rereads)
 {
 	int64_t left_s = credentials->expires_s - (int64_t)time(NULL);
@@ -570,7 +571,7 @@ static bool fetch(aws_keychain *keychain)
 	if (provider == NULL) {
 		snprintf(keychain->problem, sizeof keychain->problem,
 		         "no AWS credentials: neither the environment, a web identity, ~/.aws/credentials nor a container's or "
-		         "instance's role gives any");
+		         "instance's role has any");
 		return false;
 	}
 	if (!provider->fetch(keychain, &fresh, problem)) {
@@ -598,7 +599,7 @@ const aws_credentials *aws_keychain_get(aws_keychain *keychain, char problem[BRO
 		if (fetch(keychain)) {
 			keychain->failures = 0;
 		} else {
-			/* What is there may be valid yet. */
+			/* The present credentials may still be valid. */
 			runtime_log(keychain->speaker, keychain->failures == 0 ? RUNTIME_WARNING : RUNTIME_DEBUG, "credentials",
 			            "problem=%s", runtime_quote(keychain->problem, quoted));
 			keychain->due_ms =

@@ -45,7 +45,8 @@ static char *trimmed(char *text)
 	return text;
 }
 
-/* Is it the profile's "[name]"? In the file `config` all but the default are [profile NAME]. */
+/* True: the line is the profile's "[name]". In the file `config`, all except default are [profile
+ * NAME]. */
 static bool is_profile(char *line, bool is_config, const char *profile)
 {
 	char *end = strchr(line, ']');
@@ -136,8 +137,8 @@ char *aws_token_read(const char *path, char problem[BROKER_PROBLEM_BYTES])
 /* ---- programs */
 
 /*
- * In a group of its own, so that what it starts can be ended with it, and with the signals of a
- * shell: this process blocks and ignores some. Its complaints go where ours go. 0: errno says why.
+ * Starts it in its own process group, so that its children can be ended with it, and with a shell's
+ * default signals: this process blocks and ignores some. Its stderr is ours. 0: errno says why.
  */
 static pid_t start(const char *command, int output)
 {
@@ -169,7 +170,7 @@ static pid_t start(const char *command, int output)
 	return failed == 0 ? pid : 0;
 }
 
-/* What it writes, until it closes its output, or time or room is over. */
+/* Its output, until it closes it, or until time or room is used up. */
 static void read_output(int input, int64_t until_ms, char *text)
 {
 	struct pollfd watched = {.fd = input, .events = POLLIN};
@@ -187,7 +188,7 @@ static void read_output(int input, int64_t until_ms, char *text)
 	}
 }
 
-/* Its status as waitpid has it, -1 where it had to be ended. Nothing of its group is left. */
+/* Its status as from waitpid, -1 if it had to be ended. No process of its group is left. */
 static int end(pid_t pid, int64_t until_ms)
 {
 	int status = 0;

@@ -47,7 +47,7 @@ bool aws_sha256_hex(once_bytes bytes, char hex[AWS_SHA256_HEX_BYTES])
 
 /* ---- what is signed */
 
-/* Lower case, as the canonical form orders names. */
+/* In lower case, as the canonical form orders names. */
 static int by_name(const void *left, const void *right)
 {
 	const http_header *a = left, *b = right;
@@ -62,7 +62,7 @@ static void put_name(FILE *to, const char *name)
 	}
 }
 
-/* Without spaces around it, and with one where there are several. */
+/* Without surrounding spaces, and with one space instead of several. */
 static void put_value(FILE *to, const char *value)
 {
 	value += strspn(value, " \t");
@@ -86,7 +86,7 @@ static void put_signed_names(FILE *to, const http_header *sorted, size_t count)
 	}
 }
 
-/* The hash of the canonical request. */
+/* The canonical request's hash. */
 static bool hash_request(const aws_signing *signing, const http_header *sorted, char hex[AWS_SHA256_HEX_BYTES])
 {
 	char body_hex[AWS_SHA256_HEX_BYTES];

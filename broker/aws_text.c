@@ -91,7 +91,7 @@ static json_t *json_of(once_bytes text)
 
 /* ---- errors */
 
-/* What is said will be stored as text. */
+/* Problems are stored as text. */
 static void make_printable(char *text)
 {
 	for (; *text != '\0'; text++) {
@@ -99,7 +99,7 @@ static void make_printable(char *text)
 	}
 }
 
-/* "com.amazonaws.sqs#QueueDoesNotExist", "Throttling:http://..." -> the name alone. */
+/* "com.amazonaws.sqs#QueueDoesNotExist", "Throttling:http://..." -> only the name. */
 static void keep_code(char code[AWS_CODE_BYTES], const char *text)
 {
 	const char *name = strrchr(text, '#');
@@ -146,11 +146,11 @@ static aws_entry judge_failed(const char *code, const char *text, bool is_ours, 
 
 static aws_entry nothing_said(char problem[BROKER_PROBLEM_BYTES])
 {
-	snprintf(problem, BROKER_PROBLEM_BYTES, "the answer to the batch says nothing of it");
+	snprintf(problem, BROKER_PROBLEM_BYTES, "the answer to the batch does not mention it");
 	return AWS_ENTRY_FAILED;
 }
 
-/* The entry of this number in a list of the answer; NULL: it is not there. */
+/* The entry with this number in a list of the answer; NULL: it is missing. */
 static const json_t *find_entry(const json_t *list, size_t number)
 {
 	size_t at;
@@ -188,7 +188,7 @@ aws_entry aws_batch_read(const json_t *answer, size_t number, const char *proof,
 	return proven ? AWS_ENTRY_DONE : nothing_said(problem);
 }
 
-/* The <member> of this number in a list of the answer. */
+/* The <member> with this number in a list of the answer. */
 static bool find_member(once_bytes answer, const char *list, size_t number, once_bytes *member)
 {
 	once_bytes members;
@@ -252,7 +252,7 @@ void aws_credentials_wipe(aws_credentials *credentials)
 	*credentials = (aws_credentials){0};
 }
 
-/* "2026-01-31T12:00:00Z"; 0: it is none. */
+/* "2026-01-31T12:00:00Z"; 0: another format. */
 static int64_t time_of(const char *text)
 {
 	struct tm utc = {0};
@@ -268,7 +268,7 @@ bool aws_credentials_read(once_bytes json, aws_credentials *to)
 	const char *token = json_string_value(json_object_get(object, "Token"));
 	bool good = access_key != NULL && secret_key != NULL;
 
-	/* So programs call it, and STS. */
+	/* Programs and STS use this name. */
 	token = token != NULL ? token : json_string_value(json_object_get(object, "SessionToken"));
 	if (good) {
 		to->access_key = memory_copy(access_key);

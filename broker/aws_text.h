@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * aws_text.h: what goes to AWS's services and comes from them, as text: forms, XML, errors, the
- * answers to batches, credentials. Nothing here asks anybody. Used by broker/ and the sinks and the
- * source of SQS and SNS.
+ * aws_text.h: requests to AWS's services and their answers, as text: forms, XML, errors, answers to
+ * batches, credentials. Sends nothing. Used by broker/ and by the sinks and the source of SQS and
+ * SNS.
  */
 #pragma once
 
@@ -14,41 +14,41 @@
 
 #define AWS_CODE_BYTES 80
 
-/* As a value of a form: all but what RFC 3986 leaves alone is percent-encoded. */
+/* As a value of a form: percent-encodes everything except RFC 3986's unreserved characters. */
 void aws_form_put(FILE *to, once_bytes value);
 
 /*
- * The next element of this name in *rest, which moves on behind it: what is in it, as it stands.
- * False: there is none. An element of the same name in it would end it; AWS's answers have none.
+ * The raw content of the next element with this name in *rest, which advances past it. False: no
+ * more. A nested element with the same name would end it; AWS's answers have none.
  */
 bool aws_xml_next(once_bytes *rest, const char *element, once_bytes *inner);
 /*
- * The text of the first XML element of this name, which has no other in it, entities decoded (free
- * it); NULL: there is none.
+ * The text of the first XML element with this name, which contains no element, with entities
+ * decoded (free it); NULL: none.
  */
 char *aws_xml_text(once_bytes xml, const char *element);
 
 /*
- * What an answer that is no 2xx says, in JSON or XML: the code ("QueueDoesNotExist"; "": none), and
- * a sentence of printable ASCII, which begins with the status.
+ * The error in an answer that is not 2xx, in JSON or XML: the code ("QueueDoesNotExist"; "": none),
+ * and a sentence of printable ASCII that begins with the status.
  */
 void aws_error_read(once_bytes body, int status, char code[AWS_CODE_BYTES], char problem[BROKER_PROBLEM_BYTES]);
-/* Does this code say that less is to be asked for? */
+/* True: this code asks for fewer requests. */
 bool aws_is_throttled(const char *code);
 
 typedef enum aws_entry {
 	AWS_ENTRY_DONE,
-	AWS_ENTRY_WRONG, /* the service says that the entry is wrong */
-	AWS_ENTRY_FAILED /* the same again later; so it is of what the answer says nothing */
+	AWS_ENTRY_WRONG, /* the service rejects the entry */
+	AWS_ENTRY_FAILED /* repeat it later; also an entry that the answer does not mention */
 } aws_entry;
 
-/* Is it the answer to a batch? */
+/* True: the answer to a batch. */
 bool aws_batch_is(const json_t *answer);
 bool aws_batch_is_xml(once_bytes answer);
 /*
- * What the answer to a batch says of the entry whose id is this number, in decimal. proof: what an
- * entry that is done has ("MessageId"), lest anybody's answer be believed; NULL: only its id.
- * problem: "", or why not.
+ * The result in a batch's answer of the entry whose id is this number, in decimal. proof: a member
+ * that a successful entry must have ("MessageId"), since another server may answer; NULL: only its
+ * id. problem: "", or the reason.
  */
 aws_entry aws_batch_read(const json_t *answer, size_t number, const char *proof, char problem[BROKER_PROBLEM_BYTES]);
 aws_entry aws_batch_read_xml(once_bytes answer, size_t number, const char *proof, char problem[BROKER_PROBLEM_BYTES]);
@@ -61,11 +61,11 @@ typedef struct aws_credentials {
 } aws_credentials;
 
 /*
- * What containers, machines and programs give out in JSON, and STS in XML, into what is zeroed.
- * False: it gives none. Wipe them.
+ * Reads the JSON of containers, machines and programs, or the XML of STS, into a zeroed struct.
+ * False: it has no credentials. Wipe them.
  */
 bool aws_credentials_read(once_bytes json, aws_credentials *to);
 bool aws_credentials_read_xml(once_bytes xml, aws_credentials *to);
-/* Overwrites and frees; `credentials` is zeroed then. */
+/* Overwrites and frees; `credentials` is then zeroed. */
 void aws_credentials_wipe(aws_credentials *credentials);
-void aws_wipe(char *text); /* of one text; NULL: nothing */
+void aws_wipe(char *text); /* the same for one text; NULL is allowed */

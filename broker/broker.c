@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * broker.c: reads and checks where a broker is and as whom: the url, the credentials' one source,
- * the files of TLS. Connects nowhere.
+ * broker.c: reads and checks a broker's address and credentials: the url, the one source of each
+ * credential, the TLS files. Makes no connection.
  */
 #include "broker.h"
 
@@ -24,7 +24,7 @@ static int hex_digit(char c)
 	                              : -1;
 }
 
-/* Percent-decoded and new. NULL: no such thing (a bad escape, or a NUL), or memory is out. */
+/* Percent-decoded and new. NULL: invalid (a bad escape, or a NUL), or out of memory. */
 static char *decoded(const char *text, size_t length)
 {
 	char *result = malloc(length + 1);
@@ -51,7 +51,7 @@ static char *decoded(const char *text, size_t length)
 	return result;
 }
 
-/* What may stand in brackets: an IPv6 address, perhaps with a zone. */
+/* The text in brackets: an IPv6 address, perhaps with a zone. */
 static bool is_six(const char *name, size_t length)
 {
 	for (size_t i = 0; i < length; i++) {
@@ -62,7 +62,7 @@ static bool is_six(const char *name, size_t length)
 	return memchr(name, ':', length) != NULL;
 }
 
-/* "host", "host:port", "[::1]:port". False: it is none of them. */
+/* "host", "host:port", "[::1]:port". False: anything else. */
 static bool host_read(const char *text, size_t length, int standard_port, broker_host *host)
 {
 	const char *name = text;
@@ -129,7 +129,7 @@ static bool hosts_read(broker_address *address, const char *text, size_t length,
 	return false;
 }
 
-/* False: the url is none; what is wrong is for the caller to say. */
+/* False: not a valid url; the caller reports it. */
 static bool url_read(const char *url, const broker_scheme *scheme, broker_address *address)
 {
 	const char *rest = strstr(url, "://");
@@ -197,16 +197,13 @@ static bool copied(const char *text, char **copy)
 	return text == NULL || *copy != NULL;
 }
 
-/*
- * Each credential from one place only: a second one that is never looked at would be somebody's
- * surprise.
- */
+/* Each credential from one place only: a second, ignored one would surprise the user. */
 static bool credentials_read(const config *config, const config_section *section, const broker_options *options,
                              broker_address *address, char **problem)
 {
 	if (options->user != NULL && address->user != NULL) {
 		*problem = config_problem(config, section, config_entry_of(section, "user"),
-		                          "the url names a user already: leave one of them out");
+		                          "the url already names a user: remove one of them");
 		return false;
 	}
 	if (options->user != NULL && !copied(options->user, &address->user)) {
@@ -216,7 +213,7 @@ static bool credentials_read(const config *config, const config_section *section
 	if (sources > 1) {
 		*problem = config_problem(
 		    config, section, config_entry_of(section, options->password_file == NULL ? "password" : "password_file"),
-		    "the password is given twice (url, password, password_file): leave one");
+		    "the password is set twice (url, password, password_file): keep one");
 		return false;
 	}
 	if (options->password_file != NULL) {
@@ -250,10 +247,9 @@ static bool tls_read(const config *config, const config_section *section, const 
 
 	for (size_t i = 0; i < 3; i++) {
 		if (paths[i] != NULL && !address->tls) {
-			*problem =
-			    config_problem(config, section, config_entry_of(section, names[i]),
-			                   "the url says that there is no TLS: write %s:// instead of %s://, or leave %s out",
-			                   scheme->tls, scheme->plain, names[i]);
+			*problem = config_problem(config, section, config_entry_of(section, names[i]),
+			                          "the url is without TLS: write %s:// instead of %s://, or remove %s", scheme->tls,
+			                          scheme->plain, names[i]);
 			return false;
 		}
 		if (!file_there(config, section, names[i], paths[i], problem)) {
@@ -306,7 +302,7 @@ bool broker_address_read(const config *config, const config_section *section, co
 		return true;
 	}
 	if (*problem == NULL) {
-		*problem = config_problem(config, section, NULL, "memory is out");
+		*problem = config_problem(config, section, NULL, "out of memory");
 	}
 	broker_address_free(address);
 	return false;
@@ -366,9 +362,9 @@ typedef struct steering {
 
 /*
  * Sources: NATS "JetStream headers" (all begin with Nats-), and cnats, which takes the header
- * Status of an empty message for the server's own word; RabbitMQ "Sender-selected distribution"
- * (CC, BCC), "Dead lettering", "Quorum queues", "Streams", "Federation", "Shovel", and the plugins
- * for delayed messages, deduplication and recent history.
+ * Status of an empty message for the server's own; RabbitMQ "Sender-selected distribution" (CC,
+ * BCC), "Dead lettering", "Quorum queues", "Streams", "Federation", "Shovel", and the plugins for
+ * delayed messages, deduplication and recent history.
  */
 static const steering steerings[] = {
     {"nats", {"Nats-*", "Status", "Description"}},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka.c: see kafka.h. librdkafka does the connecting; here its properties are put together, and
- * its words collected.
+ * kafka.c: see kafka.h. librdkafka makes the connections; here its properties are set, and its
+ * messages collected.
  */
 #include "kafka.h"
 
@@ -14,18 +14,18 @@
 
 static const broker_scheme scheme = {.plain = "kafka", .tls = "kafkas", .plain_port = 9092, .tls_port = 9093};
 
-/* What other options say, or what this program needs to hear from the library. */
+/* Set by other options, or needed for the library's reports to this program. */
 static const kafka_fixed common[] = {
-    {.name = "bootstrap.servers", .reason = "the option url says it"},
-    {.name = "metadata.broker.list", .reason = "the option url says it"},
-    {.name = "security.protocol", .reason = "the option url says it: kafkas:// is TLS, a user is SASL"},
-    {.name = "sasl.username", .reason = "the option user says it"},
-    {.name = "sasl.password", .reason = "the option password_file or password says it"},
-    {.name = "ssl.ca.location", .reason = "the option ca_file says it"},
-    {.name = "ssl.certificate.location", .reason = "the option certificate_file says it"},
-    {.name = "ssl.key.location", .reason = "the option key_file says it"},
-    {.name = "enabled_events", .reason = "it would keep the brokers' answers from being heard"},
-    {.name = "opaque", .reason = "it is the program's own"},
+    {.name = "bootstrap.servers", .reason = "the option url sets it"},
+    {.name = "metadata.broker.list", .reason = "the option url sets it"},
+    {.name = "security.protocol", .reason = "the option url sets it: kafkas:// is TLS, a user is SASL"},
+    {.name = "sasl.username", .reason = "the option user sets it"},
+    {.name = "sasl.password", .reason = "the option password_file or password sets it"},
+    {.name = "ssl.ca.location", .reason = "the option ca_file sets it"},
+    {.name = "ssl.certificate.location", .reason = "the option certificate_file sets it"},
+    {.name = "ssl.key.location", .reason = "the option key_file sets it"},
+    {.name = "enabled_events", .reason = "it would suppress the brokers' answers"},
+    {.name = "opaque", .reason = "pgonce uses it itself"},
     {.name = NULL},
 };
 
@@ -39,7 +39,7 @@ static void on_log(const rd_kafka_t *client, int level, const char *facility, co
 	if (watch == NULL) {
 		return;
 	}
-	/* A connection's failures come by on_error too. */
+	/* on_error gets a connection's failures too. */
 	level = strcmp(facility, "FAIL") == 0 ? LOG_DEBUG : level;
 	runtime_log(watch->speaker,
 	            level <= LOG_ERR       ? RUNTIME_WARNING
@@ -48,7 +48,7 @@ static void on_log(const rd_kafka_t *client, int level, const char *facility, co
 	            "kafka", "facility=%s text=%s", facility, runtime_quote(text, quoted));
 }
 
-/* Called by whoever polls the client, so in the thread that reads the problem. */
+/* Called in the thread that polls the client, which also reads the problem. */
 static void on_error(rd_kafka_t *client, int error, const char *reason, void *opaque)
 {
 	kafka_watch *watch = opaque;
@@ -56,7 +56,7 @@ static void on_error(rd_kafka_t *client, int error, const char *reason, void *op
 	bool repeated = watch->error == error;
 
 	(void)client;
-	/* That all are down follows from what went wrong with each, which says more. */
+	/* That all are down follows from the error of each, which is more specific. */
 	if (error == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && watch->problem[0] != '\0') {
 		return;
 	}
@@ -79,7 +79,7 @@ void kafka_watch_clear(kafka_watch *watch)
 
 void kafka_problem(kafka_watch *watch, rd_kafka_resp_err_t error, char problem[BROKER_PROBLEM_BYTES])
 {
-	/* Time ran out, or a connection broke: why is what the last error of a connection said. */
+	/* After a timeout or a broken connection, the connection's last error is the reason. */
 	bool why = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT || error == RD_KAFKA_RESP_ERR__TIMED_OUT ||
 	           error == RD_KAFKA_RESP_ERR__TRANSPORT || error == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN;
 
@@ -117,7 +117,7 @@ static const kafka_fixed *fixed_find(const kafka_fixed *fixed, const char *name)
 	return NULL;
 }
 
-/* What the section says with kafka.NAME. */
+/* The section's kafka.NAME entries. */
 static bool set_passed(const making *making, const kafka_fixed *fixed)
 {
 	for (size_t i = 0; i < making->section->entry_count; i++) {
@@ -211,7 +211,7 @@ bool kafka_check(const config *config, const config_section *section, const kafk
 	if (!kafka_configure(config, section, options, fixed, &watch, &conf, problem)) {
 		return false;
 	}
-	/* A client without a server to ask: librdkafka looks at everything, and connects to nobody. */
+	/* A client without servers: librdkafka checks everything, and connects to nothing. */
 	rd_kafka_conf_set_log_cb(conf, NULL);
 	rd_kafka_conf_set(conf, "bootstrap.servers", "", error, sizeof error);
 	rd_kafka_t *client = rd_kafka_new(type, conf, error, sizeof error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka.h: librdkafka's configuration, out of a section's options: servers, TLS, SASL, and what
- * passes through as kafka.NAME.
+ * kafka.h: librdkafka's configuration, from a section's options: servers, TLS, SASL, and the
+ * properties passed on as kafka.NAME.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "broker.h"
 #include "runtime.h"
 
-/* A struct that a table belongs to begins with this. */
+/* The struct of a table with these rows begins with this. */
 typedef struct kafka_options {
 	broker_options broker;
 } kafka_options;
@@ -20,54 +20,51 @@ typedef struct kafka_options {
 	BROKER_OPTION_ROWS("kafka://host:9092,host:9092, or kafkas:// with TLS; " \
 	                   "with a user: SASL, PLAIN unless kafka.sasl.mechanism says otherwise"), \
 	{.name = "kafka.", .kind = CONFIG_PREFIX, \
-	 .help = "kafka.NAME = VALUE: a property of librdkafka, as its own list names them, but for those that the promises rest on"}
+	 .help = "kafka.NAME = VALUE: a property of librdkafka, by its own name, except those that pgonce's promises depend on"}
 /* clang-format on */
 
-/*
- * A property that we set, and whether the section may say otherwise. Aliases need rows of their
- * own.
- */
+/* A property that we set, and whether the section may override it. Aliases need their own rows. */
 typedef struct kafka_fixed {
 	const char *name;
-	const char *value; /* it is set to this; NULL: it is not set at all */
+	const char *value; /* its value; NULL: it is not set */
 	/* why it cannot be set: "an event could be lost ..."; NULL: it can, the value is our default */
 	const char *reason;
 } kafka_fixed;
 
 /*
- * What is known of a client's troubles. Its address is the client's opaque; used by the thread that
- * polls the client, alone.
+ * The state of a client's connections. The client's opaque is its address; used only by the thread
+ * that polls the client.
  */
 typedef struct kafka_watch {
 	const speaker *speaker;
 	void *user;                         /* the owner's */
-	int error;                          /* librdkafka's code of the last trouble; 0: none */
+	int error;                          /* librdkafka's code of the last error; 0: none */
 	char problem[BROKER_PROBLEM_BYTES]; /* and its text; "" */
 } kafka_watch;
 
 /*
- * A configuration ready for rd_kafka_new, which takes it over: what the section says, with
- * callbacks for logs and errors that go to the watch (the opaque: set by the caller's kafka_watch,
- * which must outlive the client). `fixed` ends with name NULL. False: *problem (free it) names the
- * entry's line and what librdkafka said of it. watch NULL: as kafka_check, but each property alone;
- * there is no result.
+ * A configuration for rd_kafka_new, which takes it over: the section's properties, with callbacks
+ * for logs and errors that write to the watch (the opaque: set by the caller's kafka_watch, which
+ * must outlive the client). `fixed` ends with name NULL. False: *problem (free it) has the entry's
+ * line and librdkafka's reason. watch NULL: as kafka_check, but each property alone; there is no
+ * result.
  */
 bool kafka_configure(const config *config, const config_section *section, const kafka_options *options,
                      const kafka_fixed *fixed, kafka_watch *watch, rd_kafka_conf_t **result, char **problem);
 /*
- * Would a client be made of it? Also what librdkafka finds only when it sees all properties, and
- * the files of TLS. Connects to nothing.
+ * True: a client could be created with it. This includes checks that librdkafka makes only with all
+ * properties, and the TLS files. Connects to nothing.
  */
 bool kafka_check(const config *config, const config_section *section, const kafka_options *options,
                  const kafka_fixed *fixed, rd_kafka_type_t type, char **problem);
 /*
- * "Broker: Unknown topic or partition (UNKNOWN_TOPIC_OR_PART)", followed by what the watch knows,
- * where that says more.
+ * "Broker: Unknown topic or partition (UNKNOWN_TOPIC_OR_PART)", followed by the watch's error if
+ * that is more specific.
  */
 void kafka_problem(kafka_watch *watch, rd_kafka_resp_err_t error, char problem[BROKER_PROBLEM_BYTES]);
 /*
- * The last thing that went wrong with a connection ("ssl://...: Disconnected"); "" where all is
- * well. kafka_watch_clear: all is well again.
+ * The last error of a connection ("ssl://...: Disconnected"); "" if there is none.
+ * kafka_watch_clear: removes it.
  */
 void kafka_watch_problem(kafka_watch *watch, char problem[BROKER_PROBLEM_BYTES]);
 void kafka_watch_clear(kafka_watch *watch);

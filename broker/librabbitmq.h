@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * librabbitmq.h: librabbitmq's headers, wherever its version keeps them: since 0.12 in a folder of
- * their own.
+ * librabbitmq.h: librabbitmq's headers, wherever its version puts them: since 0.12 in their own
+ * folder.
  */
 #pragma once
 

@@ -61,7 +61,7 @@ static natsStatus set_login(natsOptions *options, const broker_address *address,
 		return natsOptions_SetUserCredentialsFromFiles(options, credentials_file, NULL);
 	}
 	if (address->user != NULL && address->password == NULL) {
-		/* nats://token@host, as NATS has it */
+		/* nats://token@host, NATS's form of a token */
 		return natsOptions_SetToken(options, address->user);
 	}
 	if (address->user != NULL) {
@@ -118,7 +118,7 @@ void nats_problem(const broker_address *address, const char *what, natsStatus st
 	} else {
 		more = nats_GetLastError(&last);
 	}
-	/* "(conn.c:2088): No server ...": the place in cnats is nobody's business. */
+	/* "(conn.c:2088): No server ...": users do not need the place in cnats. */
 	const char *place_ends = more != NULL && *more == '(' ? strstr(more, "): ") : NULL;
 	more = place_ends == NULL ? more : place_ends + strlen("): ");
 	bool has_more = more != NULL && *more != '\0' && strcmp(more, natsStatus_GetText(status)) != 0;
@@ -135,13 +135,14 @@ bool nats_answer_error(const char *data, size_t length, int *code, char problem[
 
 	*code = 0;
 	if (answer == NULL || !json_is_object(answer)) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "what answers there is not JetStream: %.*s",
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the server there is not JetStream: %.*s",
 		         (int)(length < 60 ? length : 60), data);
 	} else if (json_object_get(answer, "error") == NULL) {
-		/* Whoever else listens there may answer with JSON of its own. */
+		/* Another program on that port may answer with its own JSON. */
 		wrong = !json_is_string(json_object_get(answer, "stream")) ||
 		        json_integer_value(json_object_get(answer, "seq")) <= 0;
-		snprintf(problem, BROKER_PROBLEM_BYTES, "what answers there is not JetStream: it names no stream and sequence");
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the server there is not JetStream: its answer has no stream and sequence");
 	} else if (json_unpack(answer, "{s:{s?i,s?i,s?s}}", "error", "code", code, "err_code", &specific, "description",
 	                       &text) == 0) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%s (JetStream error %d, %d)", text == NULL ? "refused" : text, *code,
@@ -153,7 +154,7 @@ bool nats_answer_error(const char *data, size_t length, int *code, char problem[
 	return wrong;
 }
 
-#define STORE_FAILED 10077 /* a full stream has it too, hence the texts */
+#define STORE_FAILED 10077 /* a full stream has it too, so the texts below decide */
 
 bool nats_answer_is_absence(const char *data, size_t length)
 {
@@ -163,7 +164,7 @@ bool nats_answer_is_absence(const char *data, size_t length)
 	    10039, /* JetStream not enabled for account */
 	    10076  /* JetStream not enabled */
 	};
-	/* As Go writes what the system says of the stream's files. */
+	/* Go's texts of the system's errors for the stream's files. */
 	static const char *const of_files[] = {
 	    "no such file or directory", "no space left on device", "disk quota exceeded", "input/output error",
 	    "permission denied",         "read-only file system",   "too many open files", "store is closed"};
@@ -204,11 +205,11 @@ bool nats_no_stream(const char *data, size_t length, char problem[BROKER_PROBLEM
 	if (is_none) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream takes this subject: create one, or change the route");
 	} else if (stream != NULL) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "the stream %.100s takes nothing now: it has no leader, or is offline",
-		         stream);
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the stream %.100s accepts nothing now: it has no leader, or is offline", stream);
 	} else {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "nobody takes this subject, and JetStream says: %.150s",
-		         error == NULL ? "nothing that tells why" : error);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream answers for this subject, and JetStream says: %.150s",
+		         error == NULL ? "no reason" : error);
 	}
 	json_decref(answer);
 	return is_none;

@@ -45,15 +45,15 @@ void rabbitmq_reply_problem(const char *what, amqp_rpc_reply_t reply, char probl
 		const amqp_channel_close_t *close = reply.reply.decoded;
 		close_problem(what, close->reply_code, close->reply_text, problem);
 	} else {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%s: an answer that was not expected", what);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%s: an unexpected answer", what);
 	}
 }
 
 /* ---- connecting */
 
 /*
- * The host's name is checked by OpenSSL itself: librabbitmq's own check does not know IP addresses,
- * nor does it load the system's certificates.
+ * OpenSSL itself checks the host name: librabbitmq's own check does not know IP addresses, and does
+ * not load the system's certificates.
  */
 static amqp_socket_t *tls_socket(amqp_connection_state_t connection, const broker_address *address, const char *host,
                                  char problem[BROKER_PROBLEM_BYTES])
@@ -73,7 +73,7 @@ static amqp_socket_t *tls_socket(amqp_connection_state_t connection, const broke
 	amqp_ssl_socket_set_verify_hostname(socket, 0);
 	if ((is_address ? X509_VERIFY_PARAM_set1_ip_asc(expected, host) : X509_VERIFY_PARAM_set1_host(expected, host, 0)) !=
 	    1) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "TLS: cannot ask for a certificate of %s", host);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "TLS: cannot require a certificate for %s", host);
 		return NULL;
 	}
 	if (address->ca_file == NULL) {
@@ -115,7 +115,7 @@ static amqp_rpc_reply_t login(amqp_connection_state_t connection, const broker_a
 	};
 	amqp_table_t all = {.num_entries = (int)(sizeof properties / sizeof properties[0]), .entries = properties};
 	if (address->user == NULL && address->certificate_file != NULL) {
-		/* The certificate says who it is. */
+		/* The certificate identifies the user. */
 		return amqp_login_with_properties(connection, vhost, 1, FRAME_BYTES_MAX, RABBITMQ_HEARTBEAT_S, &all,
 		                                  AMQP_SASL_METHOD_EXTERNAL, "");
 	}
@@ -150,13 +150,13 @@ static bool connect_one(amqp_connection_state_t connection, const broker_address
 	int status = amqp_socket_open_noblock(socket, host->name, host->port, &time);
 	if (status == AMQP_STATUS_SSL_PEER_VERIFY_FAILED) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "%s: its certificate is for another host, or not signed by one that %s trusts", what,
+		         "%s: its certificate is for another host, or not signed by a CA that %s trusts", what,
 		         address->ca_file == NULL ? "the system" : "ca_file");
 		return false;
 	}
 	if (status == AMQP_STATUS_SOCKET_ERROR) {
-		/* librabbitmq keeps the reason to itself. */
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%s: nothing listens there, or it cannot be reached", what);
+		/* librabbitmq does not report the reason. */
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%s: no server listens there, or it cannot be reached", what);
 		return false;
 	}
 	if (status != AMQP_STATUS_OK) {

@@ -63,7 +63,7 @@ aws_result sqs_find(aws_client *client, const char *queue, char **url, char prob
 		return AWS_DONE;
 	}
 	if (!sqs_call(&call, "AmazonSQS.GetQueueUrl", json_pack("{s:s}", "QueueName", queue))) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is no name of a queue", queue);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is not a queue name", queue);
 		return AWS_REFUSED;
 	}
 	aws_do(client, &call);
@@ -73,13 +73,13 @@ aws_result sqs_find(aws_client *client, const char *queue, char **url, char prob
 		*url = memory_copy(json_string_value(json_object_get(answer, "QueueUrl")));
 		json_decref(answer);
 		if (*url == NULL) {
-			snprintf(problem, BROKER_PROBLEM_BYTES, "what answers there is not SQS: it gives no QueueUrl");
+			snprintf(problem, BROKER_PROBLEM_BYTES, "the server there is not SQS: it returns no QueueUrl");
 			result = AWS_AWAY;
 		}
 	} else if (strstr(call.code, "QueueDoesNotExist") != NULL || strstr(call.code, "NonExistentQueue") != NULL) {
 		snprintf(
 		    problem, BROKER_PROBLEM_BYTES,
-		    "there is no queue %.80s in this account and region: create it (another account's is named by its URL)",
+		    "there is no queue %.80s in this account and region: create it (for another account's queue, give its URL)",
 		    queue);
 	} else {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "cannot find the queue %.50s: %.170s", queue, call.problem);

@@ -144,7 +144,7 @@ def test_a_program_of_the_profile_gives_credentials_and_is_run_again_before_they
 
 
 @pytest.mark.parametrize("text, then, said", [
-    ("{}", "", "credential_process gives no credentials"), ("x", "exit 3", "failed with status 3"), ("", "", "wrote nothing"),
+    ("{}", "", "credential_process returns no credentials"), ("x", "exit 3", "failed with status 3"), ("", "", "wrote nothing"),
     (None, "echo s3cret; kill -9 $$", "ended by signal 9"), (None, "/nowhere/s3cret 2>&1", "failed with status 127"),
 ])
 def test_a_program_that_gives_none_is_said_with_what_became_of_it_and_not_with_what_it_wrote(play, tmp_path, text, then, said):
@@ -237,9 +237,9 @@ def test_what_sts_refuses_to_give_out_is_said_with_its_words(play, tmp_path):
 @pytest.mark.parametrize("shop, said", [
     ({"sso_session": "x"}, "export-credentials"), ({"sso_start_url": "https://x"}, "export-credentials"),
     ({"role_arn": ROLE}, "add source_profile or credential_source"), ({"role_arn": ROLE, "source_profile": "base", "mfa_serial": "x"}, "mfa_serial"),
-    ({"role_arn": ROLE, "source_profile": "other"}, "one too many"), ({"role_arn": ROLE, "source_profile": "absent"}, "for the profile absent"),
-    ({"role_arn": ROLE, "credential_source": "Moon"}, "credential_source = Moon"), ({"role_arn": ROLE, "credential_source": "EcsContainer"}, "gives none"),
-    ({"role_arn": ROLE, "credential_source": "Environment"}, "gives none"), ({"role_arn": ROLE, "credential_source": "Ec2InstanceMetadata"}, "gives none"),
+    ({"role_arn": ROLE, "source_profile": "other"}, "which is not supported"), ({"role_arn": ROLE, "source_profile": "absent"}, "for the profile absent"),
+    ({"role_arn": ROLE, "credential_source": "Moon"}, "credential_source = Moon"), ({"role_arn": ROLE, "credential_source": "EcsContainer"}, "provides no credentials"),
+    ({"role_arn": ROLE, "credential_source": "Environment"}, "provides no credentials"), ({"role_arn": ROLE, "credential_source": "Ec2InstanceMetadata"}, "provides no credentials"),
 ])
 def test_a_profile_that_cannot_be_followed_says_what_to_do(play, tmp_path, shop, said):
     config = write_config(tmp_path / "config", default=shop, other={"role_arn": ROLE, "source_profile": "base"}, base={"aws_access_key_id": "A", "aws_secret_access_key": "B"})

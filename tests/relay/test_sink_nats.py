@@ -186,7 +186,7 @@ def test_a_stream_whose_server_is_away_is_absence_and_so_is_a_cluster_without_a_
         results = results_of(sink, 3)
         assert results[here]["verdict"] == "delivered", results
         assert (results[nowhere]["verdict"], results[nowhere]["problem"]) == ("refused", NO_STREAM)
-        assert results[there]["verdict"] == "unavailable" and "THERE takes nothing now" in results[there]["problem"], results[there]
+        assert results[there]["verdict"] == "unavailable" and "THERE accepts nothing now" in results[there]["problem"], results[there]
         third.kill()
         cluster.wait_leader(first, there=False)  # the one that is left leads nothing
         there, nowhere = sink.send("there.x"), sink.send("nowhere.x")

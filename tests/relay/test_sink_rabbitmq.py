@@ -300,7 +300,7 @@ def test_a_broker_that_is_away_is_said_with_its_address(tmp_path):
     port = free_port()
     with Sink(tmp_path / "conf", {"sink": "rabbitmq", "url": f"amqp://127.0.0.1:{port}", "timeout": "2s"}) as sink:
         result = sink.deliver("orders")
-        assert result["verdict"] == "unavailable" and f"127.0.0.1:{port}: nothing listens" in result["problem"]
+        assert result["verdict"] == "unavailable" and f"127.0.0.1:{port}: no server listens" in result["problem"]
 
 
 @pytest.mark.parametrize(

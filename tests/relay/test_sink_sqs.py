@@ -346,12 +346,12 @@ def test_tls_checks_who_the_server_is(server, tmp_path):
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"url": "127.0.0.1:9324"}, "no endpoint"),
-        ({"url": "ftp://h"}, "no endpoint"),
-        ({"url": "https://u:p@h"}, "no endpoint"),
-        ({"url": "https://h/path"}, "no endpoint"),
-        ({"url": "https://h?x=1"}, "no endpoint"),
-        ({"region": "eu/../x"}, "no region"),
+        ({"url": "127.0.0.1:9324"}, "not an endpoint"),
+        ({"url": "ftp://h"}, "not an endpoint"),
+        ({"url": "https://u:p@h"}, "not an endpoint"),
+        ({"url": "https://h/path"}, "not an endpoint"),
+        ({"url": "https://h?x=1"}, "not an endpoint"),
+        ({"region": "eu/../x"}, "not a region"),
         ({"ca_file": "/nowhere/ca"}, "/nowhere/ca"),
     ],
 )
