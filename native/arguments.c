@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * What a call is given and what it returns: once._quick_check, the quick tests of _trace, _body
- * and _is_plain, and the shape of a row. */
+ * A call's arguments and results: once._quick_check, the quick tests of _trace, _body and
+ * _is_plain, and the shape of a row. */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -20,12 +20,12 @@
 #define RESULT_TYPE_BYTES_MAX 255
 #define RESULT_ID_BYTES_MAX 2048
 
-#define RIGHTS_MAX 16 /* each call asks for two or three, of one role or two */
+#define RIGHTS_MAX 16 /* each call asks for two or three, for one or two roles */
 
-/* What was answered last, until a function, a role, a membership or the database's owner changes:
- * the server itself holds no more than this of memberships, and forgets it by the same messages. */
+/* Recent answers, valid until a function, a role, a membership or the database's owner changes: the
+ * server's own memory of memberships is no larger, and is invalidated by the same messages. */
 static struct {
-	Oid function; /* InvalidOid: this place is free */
+	Oid function; /* InvalidOid: a free entry */
 	Oid role;
 	bool may;
 } rights[RIGHTS_MAX];
@@ -71,8 +71,8 @@ bool native_may_execute(Oid function, Oid role)
 	return may;
 }
 
-/* Where the plain paths may be: READ COMMITTED, a transaction that may write, and a caller who may
- * name any tenant. */
+/* The plain paths require READ COMMITTED, a transaction that may write, and a caller that may name
+ * any tenant. */
 bool native_session_is_plain(const native_contract *contract)
 {
 	if (XactReadOnly || IsolationUsesXactSnapshot() || IsInParallelMode() || OidIsValid(GetCurrentRoleId())) {
@@ -81,9 +81,9 @@ bool native_session_is_plain(const native_contract *contract)
 	return native_may_execute(contract->any_tenant, GetSessionUserId());
 }
 
-/* once._check_and_lock without the lock: once._quick_check and the key's bucket. once._check lets
- * all through that this does.
- * scope, fingerprint: the arguments' numbers; -1: there is none (of scope and key: 'none'). */
+/* once._check_and_lock without the lock: once._quick_check and the key's bucket. Everything
+ * accepted here is accepted by once._check. scope, fingerprint: the arguments' numbers; -1: no such
+ * argument (scope and key: 'none'). */
 bool native_quick_check(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
                         int fingerprint, int tenant)
 {
@@ -114,7 +114,7 @@ bool native_quick_check(FunctionCallInfo fcinfo, const native_contract *contract
 	return native_session_is_plain(contract);
 }
 
-/* once._trace: what was given, or NULL where it is none. */
+/* once._trace: the given text, or NULL if it is not a trace. */
 text *native_trace_of(text *given)
 {
 	static const char shape[] = "00-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
@@ -136,7 +136,7 @@ text *native_trace(FunctionCallInfo fcinfo, int argument)
 	return PG_ARGISNULL(argument) ? NULL : native_trace_of(PG_GETARG_TEXT_PP(argument));
 }
 
-/* The shape of a row that is returned; NULL where it has changed. To be released. */
+/* The shape of a returned row; NULL if it has changed. Release it. */
 TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count)
 {
 	if (get_fn_expr_rettype(fcinfo->flinfo) != type) {
@@ -160,13 +160,13 @@ bool native_same_bytes(const void *one, const void *other)
 	       memcmp(VARDATA_ANY(one), VARDATA_ANY(other), VARSIZE_ANY_EXHDR(one)) == 0;
 }
 
-/* Whether a text is given that has more bytes than this. */
+/* Whether a text is given and longer than this. */
 bool native_is_longer(NullableDatum given, int bytes)
 {
 	return !given.isnull && VARSIZE_ANY_EXHDR(DatumGetTextPP(given.value)) > (size_t)bytes;
 }
 
-/* The number of bytes that a JSON value has as text. */
+/* The length of a JSON value as text, in bytes. */
 int native_json_length(Jsonb *json)
 {
 	StringInfoData written;
@@ -185,8 +185,8 @@ bool native_headers_are_plain(NullableDatum given)
 	return headers == NULL || (JB_ROOT_IS_OBJECT(headers) && native_json_length(headers) <= HEADERS_BYTES_MAX);
 }
 
-/* An outcome that is stored without a closer look: once._body and once._is_plain. given: by the
- * numbers of the arguments. */
+/* An outcome that can be stored unchanged: once._body and once._is_plain. given: by the arguments'
+ * numbers. */
 bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome)
 {
 	if (given[OUTCOME_TEXT].isnull + given[OUTCOME_JSON].isnull + given[OUTCOME_BODY].isnull < 2) {

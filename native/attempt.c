@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL
- * The functions that stand in for the contract's in plans, each with its plain path alone:
- * READ COMMITTED, a caller that may name any tenant, arguments of usual shape, an intent that
- * is new or has succeeded, an open day. start and finish are here, the others in claim.c,
- * batch.c, reports.c, outbox.c and salt.c. Whatever is not plain goes to the SQL function, with
- * the same arguments, before anything was changed but that the intent's lock may be taken,
- * which that function takes too. */
+ * The functions that replace the contract's in plans, each with only its plain path: READ
+ * COMMITTED, a caller that may name any tenant, ordinary arguments, an intent that is new or has
+ * succeeded, an open day. start and finish are here, the others in claim.c, batch.c, reports.c,
+ * outbox.c and salt.c. Any other call goes to the SQL function, with the same arguments and before
+ * anything was changed, except that the intent's lock may be taken, which that function takes too.
+ */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -22,18 +22,18 @@
 #include "utils/snapmgr.h"
 #include "utils/typcache.h"
 
-/* Of characters that once.finish keeps; as many bytes have no more. */
+/* in characters, as once.finish keeps them; as many bytes have no more */
 #define ERROR_CODE_MAX 255
 #define ERROR_MESSAGE_MAX 4096
 
-/* What is kept for a call in a plan: in fn_extra, so for as long as an executor runs it. */
+/* Kept for a call in a plan, in fn_extra: for as long as an executor runs it. */
 typedef struct call_site {
 	Oid original;      /* the contract's function */
-	FmgrInfo function; /* the same, to be called; not before it is needed */
-	bool plain_types;  /* bytes where a body may be of any type */
+	FmgrInfo function; /* the same, ready to be called; looked up when first needed */
+	bool plain_types;  /* bytes, where a body may have any type */
 } call_site;
 
-/* What a finish is given, checked. */
+/* The arguments of a finish, checked. */
 typedef struct finishing {
 	native_outcome outcome;
 	Oid state;
@@ -67,11 +67,10 @@ enum started_column {
 	STARTED_COUNT
 };
 
-static int64 answered; /* calls that were answered here */
+static int64 answered; /* calls answered here */
 
-/* The plan's call of this function: looked at when an executor first gets here. The plan has
- * the substitute in the place of a function that everybody needs a right to, so that right is
- * asked for here. */
+/* The plan's call of this function, examined when an executor first gets here. In the plan it
+ * replaces a function for which the caller needs a right, so that right is checked here. */
 static call_site *call_site_of(FunctionCallInfo fcinfo, int function)
 {
 	call_site *site = fcinfo->flinfo->fn_extra;
@@ -107,7 +106,7 @@ static call_site *call_site_of(FunctionCallInfo fcinfo, int function)
 	return site;
 }
 
-/* The SQL function decides. It finds the types of its arguments in the expression, as ever. */
+/* The SQL function decides. It finds the types of its arguments in the expression, as usual. */
 static Datum leave_to_sql(FunctionCallInfo fcinfo, call_site *site)
 {
 	LOCAL_FCINFO(original, ARGUMENTS_MAX);
@@ -136,7 +135,7 @@ static Datum started_make(TupleDesc shape, Datum *values, bool *nulls)
 	return HeapTupleGetDatum(heap_form_tuple(shape, values, nulls));
 }
 
-/* Whether this row is a plain replay; its answer. */
+/* Whether this row is a plain replay; fills its answer. */
 static bool replay(native_tables *tables, HeapTuple row, const native_contract *contract, const native_intent *intent,
                    Datum *values, bool *nulls)
 {
@@ -169,7 +168,7 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 	return true;
 }
 
-/* The plain path of once.start and once.try_start. False: it is not plain. */
+/* The plain path of once.start and once.try_start. False: not plain. */
 static bool start(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
@@ -186,11 +185,12 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, Datu
 		return false;
 	}
 	memset(nulls, true, sizeof nulls);
-	/* As each statement of the SQL function does: what this transaction did so far shows. */
+	/* Makes this transaction's earlier changes visible, as each statement of the SQL function
+	 * does. */
 	CommandCounterIncrement();
-	/* The lock comes before the look, which then sees whatever the last holder committed. What
-	 * somebody else is inserting or deleting is not plain. What is there stays there for as long as
-	 * the statement's own snapshot, so that large values can be fetched. */
+	/* The lock comes before the look, which then sees everything that the last holder committed. A
+	 * row that another transaction is inserting or deleting is not plain. The row found stays as
+	 * long as the statement's own snapshot, so that large values can be fetched. */
 	if (ActiveSnapshotSet() && native_lock(&intent, false) &&
 	    native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
 		bool changing;
@@ -222,7 +222,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, Datu
 	return plain;
 }
 
-/* What once.finish stores without a closer look. */
+/* The arguments that once.finish stores unchanged. */
 static bool finish_is_plain(FunctionCallInfo fcinfo, const native_contract *contract, finishing *given)
 {
 	static const struct {
@@ -297,7 +297,7 @@ static bool outcome_insert(FunctionCallInfo fcinfo, const native_contract *contr
 	return true;
 }
 
-/* The plain path of once.finish; with starting that of once.finish_new. */
+/* The plain path of once.finish; with `starting`, that of once.finish_new. */
 static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, bool starting, Datum *result)
 {
 	native_intent intent;
@@ -319,12 +319,12 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	}
 	int32 fence = intent.bucket > 0 ? 1 : noted;
 	CommandCounterIncrement();
-	/* Whoever inserts this intent has its lock, so that nothing can come between the look and
-	 * the INSERT. A note without the lock is somebody's forgery: the SQL function knows what
-	 * to do. finish_new looks before it locks for writing, since it may have nothing to write. */
+	/* A transaction that inserts this intent holds its lock, so nothing can come between the look
+	 * and the INSERT. A note without the lock is forged: the SQL function handles that. finish_new
+	 * looks before it locks for writing, since it may have nothing to write. */
 	if (native_lock(&intent, !starting) &&
 	    native_leaf_find(contract, intent.bucket, starting ? AccessShareLock : RowExclusiveLock, false, &tables)) {
-		/* What is being inserted or deleted right now is not plain either. */
+		/* A row being inserted or deleted right now is not plain either. */
 		bool changing;
 		HeapTuple row =
 		    !starting && native_was_absent(&intent, &tables) ? NULL : native_look_dirty(&tables, &intent, &changing);
@@ -350,8 +350,8 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	return plain;
 }
 
-/* Asks the SQL function about what a batch has left, with the other elements left out, and puts the
- * answers together. */
+/* Calls the SQL function for the rest of a batch, without the other elements, and merges the
+ * answers. */
 static void ask_about_rest(FunctionCallInfo fcinfo, call_site *site, const native_rest *rest)
 {
 	LOCAL_FCINFO(asked, ARGUMENTS_MAX);
@@ -363,8 +363,8 @@ static void ask_about_rest(FunctionCallInfo fcinfo, call_site *site, const nativ
 	native_rest_answer(fcinfo, &told, rest);
 }
 
-/* Runs the plain path as the contract's owner, as SECURITY DEFINER does; after an error the
- * transaction's end gives the role back. */
+/* Runs the plain path as the contract's owner, as SECURITY DEFINER does; after an error the end of
+ * the transaction restores the role. */
 static Datum answer(FunctionCallInfo fcinfo, int function)
 {
 	call_site *site = call_site_of(fcinfo, function);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL
  * The plain paths of once.claim_many and once.receive_many: all intents are new, of one bucket,
- * none stands in the batch twice, and of the consumer nothing is parked. What a batch has for
- * all of its elements is done once: the tables, the index, the snapshot, the policy. See
- * attempt.c. */
+ * none is in the batch twice, and the consumer has no parked message. Work common to all elements
+ * is done once: the tables, the index, the snapshot, the policy. See attempt.c. */
 #include "batch.h"
 
 #include "access/genam.h"
@@ -23,7 +22,7 @@
 #include "utils/tuplestore.h"
 
 #define BATCH_MAX 10000 /* see once._check_batch */
-#define ROWS_AT_ONCE 64 /* that are stored together */
+#define ROWS_AT_ONCE 64 /* rows stored together */
 #define NAME_BYTES_MAX 255
 
 enum claim_many_argument {
@@ -66,7 +65,7 @@ enum receive_many_column {
 	RECEIVE_MANY_COUNT = 3
 };
 
-/* Whether the caller takes a set as a whole, of just these columns. */
+/* Whether the caller takes a set as a whole, with exactly these columns. */
 bool native_takes_rows(FunctionCallInfo fcinfo, int function)
 {
 	ReturnSetInfo *info = (ReturnSetInfo *)fcinfo->resultinfo;
@@ -96,12 +95,12 @@ native_answer native_answer_begin(FunctionCallInfo fcinfo)
 	info->returnMode = SFRM_Materialize;
 	info->setResult = rows.store;
 	info->setDesc = rows.shape;
-	fcinfo->isnull = true; /* the value, of which there is none */
+	fcinfo->isnull = true; /* the function's value, which a set function does not have */
 	return rows;
 }
 
-/* An argument's elements. The first array says how many there are; false where another has
- * another number, or an unusual shape. */
+/* An argument's elements. The first array sets their number; false if another array has a different
+ * number, or an unusual shape. */
 bool native_elements_get(FunctionCallInfo fcinfo, int argument, bool may_be_absent, int *size, native_elements *found)
 {
 	found->values = NULL;
@@ -130,7 +129,7 @@ static int place_order(const void *one, const void *other)
 	return order != 0 ? order : a < b ? -1 : a > b;
 }
 
-/* Names and fingerprints of usual shape, all of one bucket. scope: of all, where scopes is NULL. */
+/* Ordinary names and fingerprints, all of one bucket. scope: of all, if scopes is NULL. */
 bool native_batch_make(native_batch *made, text *tenant, text *scope, const native_elements *scopes,
                        const native_elements *keys, const native_elements *fingerprints, bool opaque)
 {
@@ -179,7 +178,7 @@ static bool is_any_twice(const native_batch *given)
 	return false;
 }
 
-/* Takes the lock of each, without waiting. Where this fails in between, SQL takes the others. */
+/* Takes each intent's lock, without waiting. If one fails, SQL takes the others. */
 static bool batch_lock(const native_batch *given)
 {
 	for (int i = 0; i < given->size; i++) {
@@ -191,7 +190,7 @@ static bool batch_lock(const native_batch *given)
 	return true;
 }
 
-/* Whether nothing is there of any intent, committed or on its way. */
+/* Whether no intent has a row, committed or in progress. */
 static bool all_are_new(native_tables *tables, const native_batch *given)
 {
 	SnapshotData dirty;
@@ -207,9 +206,9 @@ static bool all_are_new(native_tables *tables, const native_batch *given)
 	return new;
 }
 
-/* The table of a batch whose intents are all new. As SQL does, it locks for writing of bucket 0
- * the partition alone, which an INSERT names; else the parent, and its partition
- * (native_tables_lock) when there is something to be stored. */
+/* Opens the table of a batch whose intents are all new. Like SQL: for bucket 0 it locks for writing
+ * only the partition, which an INSERT names; otherwise the parent, and its partition
+ * (native_tables_lock) when there are rows to store. */
 static bool tables_open(const native_contract *contract, const native_batch *given, native_tables *tables)
 {
 	bool alone = given->bucket == 0;
@@ -229,8 +228,8 @@ static bool tables_open(const native_contract *contract, const native_batch *giv
 	return false;
 }
 
-/* A row for each intent, as native_insert stores one: first says what they have in common, traces
- * what was given besides. */
+/* A row for each intent, as native_insert stores one: `first` has the common columns, `traces` the
+ * given traces. */
 static void insert_all(native_tables *tables, const native_batch *given, const native_row *first, text *const *traces)
 {
 	Relation leaf = tables->leaf, index = index_open(tables->known.primary_key, RowExclusiveLock);
@@ -287,7 +286,7 @@ static void insert_all(native_tables *tables, const native_batch *given, const n
 	CommandCounterIncrement();
 }
 
-/* The traces of a batch, NULL where there is none. */
+/* A batch's traces, NULL where none was given. */
 static text **traces_of(const native_elements *given, int size)
 {
 	text **traces = palloc0(sizeof(text *) * (size_t)size);
@@ -298,8 +297,7 @@ static text **traces_of(const native_elements *given, int size)
 	return traces;
 }
 
-/* The lease of the scope, which all have in common; NULL: they do not, or its policy is not
- * plain. */
+/* The lease of the scope, if all have the same; NULL: they do not, or its policy is not plain. */
 static const Interval *lease_of(const native_contract *contract, const native_batch *given)
 {
 	text *scope = given->intents[0].scope;
@@ -357,7 +355,7 @@ bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contra
 	}
 	if (!PG_ARGISNULL(CLAIM_MANY_OWNER)) {
 		owner = PG_GETARG_TEXT_PP(CLAIM_MANY_OWNER);
-		if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) { /* which is cut, by characters */
+		if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) { /* SQL cuts it, by characters */
 			return false;
 		}
 	}
@@ -410,8 +408,8 @@ static void messages_answer(FunctionCallInfo fcinfo, const native_batch *given)
 	}
 }
 
-/* The keys, by which messages are held up behind others, do not matter where all are new and
- * nothing is parked. */
+/* The keys, by which messages wait behind others, do not matter if all are new and nothing is
+ * parked. */
 bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contract *contract)
 {
 	native_elements ids, keys, fingerprints, trace_texts;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * What the functions that take arrays share: the elements of their arguments, and the rows that
- * they return. */
+ * Shared by the functions that take arrays: the elements of their arguments, and the rows that they
+ * return. */
 #ifndef PGONCE_NATIVE_BATCH_H
 #define PGONCE_NATIVE_BATCH_H
 
@@ -11,7 +11,7 @@
 /* An argument's elements. */
 typedef struct native_elements {
 	Datum *values;
-	bool *nulls; /* NULL: there is no array */
+	bool *nulls; /* NULL: no array was given */
 } native_elements;
 
 /* The intents of a batch. */
@@ -19,10 +19,10 @@ typedef struct native_batch {
 	int size;
 	int32 bucket;
 	native_intent *intents;
-	native_intent **ordered; /* by native_intent_order, then by place */
+	native_intent **ordered; /* by native_intent_order, then by position */
 } native_batch;
 
-/* The rows that are returned. */
+/* The returned rows. */
 typedef struct native_answer {
 	Tuplestorestate *store;
 	TupleDesc shape;

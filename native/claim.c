@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
  * The plain paths of once.claim (a new intent), once.complete (of a running attempt with this
- * fence) and once.receive (a new message, or one that was applied). See attempt.c. */
+ * fence) and once.receive (a new message, or one already applied). See attempt.c. */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -55,7 +55,7 @@ static void set(native_row *row, int column, Datum value)
 	row->nulls[column] = false;
 }
 
-/* A row of once.intent that is to be stored, all NULL but what every intent has. */
+/* A row of once.intent to be stored, all NULL except what every intent has. */
 void native_row_begin(native_row *row, const native_intent *intent, int32 fence, Oid state, TimestampTz now,
                       text *traceparent)
 {
@@ -82,21 +82,21 @@ bool native_is_open(const native_intent *intent, TimestampTz now)
 	return intent->bucket == 0 || native_day_has_begun(intent->bucket, now);
 }
 
-/* once._claim asks whether a day that is over was closed, though its partition is there; SQL
- * knows. */
+/* once._claim asks whether a past day was closed although its partition exists; that is left to
+ * SQL. */
 bool native_is_not_over(const native_intent *intent, TimestampTz now)
 {
 	return intent->bucket == 0 || !native_day_has_begun(intent->bucket + 1, now);
 }
 
-/* A lease that once._check_term has nothing against, and that is the same at any time of the
- * year: hours, and no days or months. */
+/* A lease that once._check_term accepts, and that has the same length at any time of the year:
+ * hours, without days or months. */
 bool native_lease_is_plain(const Interval *lease)
 {
 	return lease->month == 0 && lease->day == 0 && lease->time > 0 && lease->time <= LEASE_MAX;
 }
 
-/* once.claim and once._claim: of an intent that is not there. */
+/* once.claim and once._claim, for an intent without a row. */
 bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	static const Oid types[CLAIMED_COUNT] = {TEXTOID, INT4OID, TEXTOID, INT4OID,        BYTEAOID, JSONBOID, TEXTOID,
@@ -113,7 +113,7 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 	}
 	if (!PG_ARGISNULL(CLAIM_OWNER)) {
 		owner = PG_GETARG_TEXT_PP(CLAIM_OWNER);
-		if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) { /* which is cut, by characters */
+		if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) { /* SQL cuts it, by characters */
 			return false;
 		}
 	}
@@ -177,7 +177,7 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 	return plain;
 }
 
-/* What an attempt that has succeeded changes in its row. given: by the numbers of the arguments. */
+/* The changes of a succeeded attempt in its row. given: by the arguments' numbers. */
 void native_row_succeeds(native_row *changed, bool *replaces, const native_contract *contract,
                          const NullableDatum *given, const native_outcome *outcome, TimestampTz now)
 {
@@ -188,7 +188,7 @@ void native_row_succeeds(native_row *changed, bool *replaces, const native_contr
 	              {COLUMN_RESPONSE_HEADERS, OUTCOME_HEADERS},
 	              {COLUMN_RESULT_TYPE, OUTCOME_RESULT_TYPE},
 	              {COLUMN_RESULT_ID, OUTCOME_RESULT_ID}};
-	/* Those of another way to end stay empty. */
+	/* The columns of other outcomes are emptied. */
 	static const int emptied[] = {COLUMN_LEASE_UNTIL, COLUMN_RESPONSE_BODY, COLUMN_ERROR_CODE, COLUMN_ERROR_MESSAGE};
 
 	memset(changed->values, 0, sizeof changed->values);
@@ -212,7 +212,7 @@ void native_row_succeeds(native_row *changed, bool *replaces, const native_contr
 	}
 }
 
-/* Whether this row is of an attempt that runs, under this fence. */
+/* Whether this row belongs to a running attempt with this fence. */
 bool native_is_attempt(const native_tables *tables, const native_contract *contract, const native_stored *row,
                        int32 fence)
 {
@@ -223,9 +223,8 @@ bool native_is_attempt(const native_tables *tables, const native_contract *contr
 	       DatumGetInt32(row->values[its_fence]) == fence;
 }
 
-/* once.complete and once._report: of an attempt that runs, under its fence. The fence is the
- * guard, and no lock is needed: where the row has changed since it was looked at, nothing was
- * done yet. */
+/* once.complete and once._report, for a running attempt with its fence. The fence is the guard, so
+ * no lock is needed: if the row has changed since the look, nothing was done yet. */
 bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	native_intent intent;
@@ -263,7 +262,7 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 	return plain;
 }
 
-/* once.receive: of a message that is new, or was applied by a transaction that is over. */
+/* once.receive, for a message that is new, or was applied by an ended transaction. */
 bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	native_intent intent;
@@ -281,7 +280,7 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 		return false;
 	}
 	CommandCounterIncrement();
-	/* For writing only once the partition is found: without it SQL writes nothing. */
+	/* For writing only once the partition is found: without it, SQL writes nothing. */
 	if (!native_lock(&intent, false) || !native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
 		return false;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL
- * Puts the library's functions in the place of the contract's when a statement is planned.
- * Plans alone: what is stored (views, rules, bodies of functions) names the contract's
- * functions, so that a database is whole without this library. A plan depends on both
- * functions, and is made anew when either changes. */
+ * Replaces the contract's functions by the library's when a statement is planned. Only plans
+ * change: stored objects (views, rules, bodies of functions) name the contract's functions, so a
+ * database is complete without this library. A plan depends on both functions, and is made again
+ * when either changes. */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -35,8 +35,8 @@ static int function_of(const native_contract *contract, Oid oid)
 	return -1;
 }
 
-/* The right is asked for as the executor asks for it where the function is in the plan: where
- * it is missing, the executor says so. */
+/* The right is checked as the executor checks it for a function in the plan: if it is missing, the
+ * executor reports it. */
 static void replace_call(FuncExpr *call, const native_contract *contract)
 {
 	int function = function_of(contract, call->funcid);
@@ -49,7 +49,7 @@ static void replace_call(FuncExpr *call, const native_contract *contract)
 	if (!HeapTupleIsValid(tuple)) {
 		return;
 	}
-	/* Names and defaults of arguments are the contract's function's, so they are put in here
+	/* Names and defaults of arguments come from the contract's function, so they are filled in here
 	 * and not by the planner. */
 #if PG_VERSION_NUM >= 140000
 	call->args = expand_function_arguments(call->args, false, call->funcresulttype, tuple);
@@ -60,12 +60,12 @@ static void replace_call(FuncExpr *call, const native_contract *contract)
 	call->funcid = substitute;
 }
 
-/* What is known of the contract, asked for by the first call of a function that may be one of
- * its. */
+/* The known contract, asked for by the first call of a function that may belong to it. */
 typedef struct planning {
 	bool asked;
 	bool known;
-	native_contract contract; /* a copy: a look at a catalogue may make the library forget */
+	/* a copy: a catalogue look-up may make the library forget the original */
+	native_contract contract;
 } planning;
 
 static bool replace_calls(Node *node, void *context)
@@ -80,7 +80,7 @@ static bool replace_calls(Node *node, void *context)
 	}
 	if (IsA(node, FuncExpr) && ((FuncExpr *)node)->funcid >= FirstNormalObjectId) {
 		if (!at->asked) {
-			/* Within a transaction nobody else may have asked what others have dropped. */
+			/* Within a transaction, other sessions' drops may not have been noticed yet. */
 			AcceptInvalidationMessages();
 			const native_contract *known = native_known();
 			at->asked = true;
@@ -124,9 +124,9 @@ void _PG_init(void)
 		return;
 	}
 	done = true;
-	DefineCustomStringVariable(SETTING, "Whether pgonce's functions may be answered by this library.",
-	                           "off: by the contract's SQL alone. Anything else: on.", &setting, "on", PGC_USERSET, 0,
-	                           NULL, setting_changed, NULL);
+	DefineCustomStringVariable(SETTING, "Whether this library may answer calls of pgonce's functions.",
+	                           "off: only the contract's SQL answers. Anything else: on.", &setting, "on", PGC_USERSET,
+	                           0, NULL, setting_changed, NULL);
 	native_known_init();
 	native_outbox_init();
 	native_rights_init();
@@ -135,8 +135,8 @@ void _PG_init(void)
 	planner_hook = plan;
 }
 
-/* Called once a session by once._find_native: the library is loaded by then. What was planned
- * before is planned anew. */
+/* Called once a session by once._find_native, which loads the library. Existing plans are made
+ * again. */
 PG_FUNCTION_INFO_V1(native_load);
 PGDLLEXPORT Datum native_load(PG_FUNCTION_ARGS)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL
- * A key: what once._bucket says of it, and whether the plain paths may take it. */
+ * A key: its once._bucket, and whether the plain paths may take it. */
 #include "native.h"
 
 #define DAY_MS INT64CONST(86400000)
@@ -12,8 +12,7 @@ static int hex_digit(char c)
 	                              : -1;
 }
 
-/* Whether once._respelled would look closer: ^(urn:uuid:|[{])?01[89a-f] without regard to
- * case. */
+/* Whether once._respelled would look closer: ^(urn:uuid:|[{])?01[89a-f], ignoring case. */
 static bool may_be_respelled(const char *key, int length)
 {
 	if (length > 45) {
@@ -64,7 +63,7 @@ int32 native_bucket(const text *key)
 	return may_be_respelled(at, length) ? -1 : 0;
 }
 
-/* The key of a message whose id is a UUIDv7 and only a name: see once.receive. */
+/* The key of a message whose id is a UUIDv7 used only as a name: see once.receive. */
 void native_make_opaque(native_intent *intent)
 {
 	static const char prefix[] = "pgonce:id:";

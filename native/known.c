@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL
- * Whether the contract in this database is the one that this library was built for, and where
- * its tables are. All of it is memory of catalogues, which callbacks of the invalidation of
- * catalogue caches forget; it is looked up again before the next use. */
+ * Whether the contract in this database is the one that this library was built for, and where its
+ * tables are. All of this is a cache of catalogues: callbacks for catalogue invalidations clear it,
+ * and it is looked up again before the next use. */
 #include "native.h"
 
 #include "access/genam.h"
@@ -45,21 +45,21 @@
 bool native_on = true;
 
 static native_contract contract;
-/* What is in contract and contract_fits was looked up, and nothing has changed since. */
+/* contract and contract_fits were looked up, and nothing has changed since. */
 static bool contract_known;
 static bool contract_fits;
-static uint32 watched[MIRRORED_MAX]; /* hash values of the functions that were compared */
+static uint32 watched[MIRRORED_MAX]; /* hash values of the compared functions */
 static int watched_count;
 static Oid substitutes[FUNCTION_COUNT];
 static bool substitutes_known;
 static native_leaf leaves[LEAVES_MAX];
 static int leaf_next;
-static int32 last_day;     /* that is known to have a partition; 0: none is known */
-static Oid last_day_leaf;  /* that partition */
-static uint64 changes;     /* counts what the callbacks have forgotten */
-static char obstacle[256]; /* why SQL decides, as it was found last */
+static int32 last_day;     /* known to have a partition; 0: none known */
+static Oid last_day_leaf;  /* that day's partition */
+static uint64 changes;     /* counts invalidations */
+static char obstacle[256]; /* why SQL decides, as last found */
 
-/* The types that a column has in contract/key/tables.sql, and whether it may be NULL. */
+/* The types of the columns in contract/key/tables.sql, and whether they may be NULL. */
 static const struct {
 	const char *name;
 	Oid type; /* InvalidOid: once.state */
@@ -98,7 +98,7 @@ static const char *const state_labels[STATE_COUNT] = {
     [STATE_PROCESSING] = "processing",
 };
 
-/* Notes what keeps the library from answering. Returns false. */
+/* Notes why the library does not answer. Returns false. */
 bool native_refuse(const char *format, ...)
 {
 	va_list arguments;
@@ -114,7 +114,7 @@ const char *native_refused(void)
 	return obstacle;
 }
 
-/* A function was made, changed or dropped. */
+/* A function was created, changed or dropped. */
 static void function_changed(Datum unused, int cache, uint32 hash)
 {
 	(void)unused;
@@ -132,7 +132,7 @@ static void function_changed(Datum unused, int cache, uint32 hash)
 	contract_known = false;
 }
 
-/* A schema or a label of an enum was. */
+/* The same for a schema or an enum label. */
 static void names_changed(Datum unused, int cache, uint32 hash)
 {
 	(void)unused;
@@ -173,7 +173,7 @@ void native_known_init(void)
 	CacheRegisterRelcacheCallback(relation_changed, (Datum)0);
 }
 
-/* proconfig, one setting a line. */
+/* proconfig, one setting per line. */
 static bool settings_are(HeapTuple tuple, const char *expected)
 {
 	bool none;
@@ -196,7 +196,7 @@ static bool settings_are(HeapTuple tuple, const char *expected)
 	return *expected == '\0';
 }
 
-/* Whether a function returns what the mirrored one does, where that is a set: its columns. */
+/* Whether a set-returning function has the mirrored one's columns. */
 static bool results_are(HeapTuple tuple, const native_mirrored *mirrored)
 {
 	if (mirrored->result_count == 0) {
@@ -245,8 +245,8 @@ static bool function_fits(HeapTuple tuple, const native_mirrored *mirrored, Oid 
 	return !none && strcmp(TextDatumGetCString(value), mirrored->source) == 0;
 }
 
-/* The only function of this name in the contract; InvalidOid where there are several, or none.
- * hash: of its row, to watch it. */
+/* The only function with this name in the contract; InvalidOid if there are several, or none. hash:
+ * of its row, to watch it. */
 static Oid function_look(const native_mirrored *mirrored, Oid schema, bool *fits, Oid *owner, uint32 *hash)
 {
 	Oid found = InvalidOid;
@@ -270,8 +270,7 @@ static Oid function_look(const native_mirrored *mirrored, Oid schema, bool *fits
 	return found;
 }
 
-/* Looks at names and texts alone, and takes no lock: it is called while any statement is
- * planned. */
+/* Compares only names and texts, and takes no lock: it is called while any statement is planned. */
 static bool contract_look(void)
 {
 	Oid schema = get_namespace_oid(SCHEMA, true);
@@ -287,14 +286,15 @@ static bool contract_look(void)
 		uint32 hash = 0;
 		Oid found = function_look(&native_mirrored_functions[i], schema, &fits, &owner, &hash);
 		if (!OidIsValid(found) || !fits) {
-			return native_refuse("once.%s is not the function that the library was made for, but of another contract",
-			                     native_mirrored_functions[i].name);
+			return native_refuse(
+			    "once.%s is not the function that the library was built for, but that of another contract",
+			    native_mirrored_functions[i].name);
 		}
 		if (i == 0) {
 			contract.owner = owner;
 		}
 		if (owner != contract.owner || watched_count == MIRRORED_MAX) {
-			return native_refuse("once.%s belongs to another owner than the rest of the contract",
+			return native_refuse("once.%s has another owner than the rest of the contract",
 			                     native_mirrored_functions[i].name);
 		}
 		watched[watched_count++] = hash;
@@ -350,7 +350,7 @@ const native_contract *native_known(void)
 		uint64 then = changes;
 		contract_fits = false;
 		bool fits = contract_look();
-		/* What changed while it was looked at is looked at again by the next call. */
+		/* Changes during the look-up make the next call look again. */
 		contract_fits = fits;
 		contract_known = then == changes;
 		MemoryContextSwitchTo(before);
@@ -379,8 +379,8 @@ Oid native_substitute(int function)
 				HeapTuple tuple = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum(mirrored->name),
 				                                  PointerGetDatum(arguments), ObjectIdGetDatum(schema));
 				if (HeapTupleIsValid(tuple)) {
-					/* Only a superuser makes a function in C, so a schema of this name is not
-					 * enough to be trusted. */
+					/* Only a superuser can create a function in C, so the schema's name alone is
+					 * not trusted. */
 					Form_pg_proc form = (Form_pg_proc)GETSTRUCT(tuple);
 					bool none;
 					Datum symbol = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &none);
@@ -400,8 +400,8 @@ Oid native_substitute(int function)
 	return substitutes[function];
 }
 
-/* What a call of a substitute goes to where nothing is known any more: the function by its
- * name and arguments. */
+/* The function that a substitute's call goes to when the contract is no longer known: by its name
+ * and arguments. */
 Oid native_function_find(int function)
 {
 	const native_contract *known = native_known();
@@ -415,12 +415,12 @@ Oid native_function_find(int function)
 	                            PointerGetDatum(arguments), ObjectIdGetDatum(schema));
 	if (!OidIsValid(found)) {
 		ereport(ERROR, errcode(ERRCODE_UNDEFINED_FUNCTION),
-		        errmsg("function once.%s is not there any more", mirrored->name));
+		        errmsg("function once.%s no longer exists", mirrored->name));
 	}
 	return found;
 }
 
-/* The bound of the partition is exactly this day. */
+/* True: the partition's bound is exactly this day. */
 static bool bound_is(Oid relation, int32 bucket)
 {
 	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
@@ -447,8 +447,8 @@ static bool bound_is(Oid relation, int32 bucket)
 	return is;
 }
 
-/* Nothing that an INSERT would have to set off or to honour besides: cheap, so it is asked at
- * each call. */
+/* True: there is nothing else that an INSERT would have to fire or obey. Cheap, so each call checks
+ * it. */
 bool native_is_bare(Relation relation)
 {
 	bool bare = relation->trigdesc == NULL && relation->rd_rules == NULL && !relation->rd_rel->relrowsecurity &&
@@ -457,7 +457,7 @@ bool native_is_bare(Relation relation)
 	return bare || native_refuse("%s has a trigger, a rule or row security", RelationGetRelationName(relation));
 }
 
-/* Whether the parent is the table that the contract makes, partitioned by bucket. */
+/* Whether the parent is the table that the contract creates, partitioned by bucket. */
 static bool intent_fits(const native_contract *known, Relation intent)
 {
 	if (intent->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || intent->rd_rel->relowner != known->owner) {
@@ -469,9 +469,9 @@ static bool intent_fits(const native_contract *known, Relation intent)
 	       native_refuse("once.intent is not partitioned by bucket");
 }
 
-/* Whether a table, which the caller has open and locked, is the partition of this name, whose
- * bound is exactly this number, as the contract makes it: nothing that an INSERT would have to
- * compute or to check. */
+/* Whether a table, which the caller has opened and locked, is the partition with this name, whose
+ * bound is exactly this number, as the contract creates it: nothing that an INSERT would have to
+ * compute or check. */
 bool native_is_leaf(const native_contract *known, Relation relation, Oid parent, const char *name, int32 number)
 {
 	TupleDesc shape = RelationGetDescr(relation);
@@ -507,7 +507,7 @@ bool native_is_leaf(const native_contract *known, Relation relation, Oid parent,
 	return true;
 }
 
-/* Whether an index is a valid B-tree of so many columns and nothing else. */
+/* Whether an index is a valid B-tree with exactly so many columns. */
 bool native_is_plain_index(Relation index, int keys)
 {
 	Form_pg_index form = index->rd_index;
@@ -518,8 +518,8 @@ bool native_is_plain_index(Relation index, int keys)
 	       heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL);
 }
 
-/* Learns a partition, which the caller has open and locked; false where it is not as the
- * contract makes it. */
+/* Learns a partition, which the caller has opened and locked; false if it is not as the contract
+ * creates it. */
 static bool leaf_learn(const native_contract *known, Relation relation, int32 bucket, native_leaf *leaf)
 {
 	TupleDesc shape = RelationGetDescr(relation);
@@ -547,7 +547,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 		if (column == COLUMN_COUNT || attribute->atttypid != type ||
 		    attribute->attnotnull != columns[column].required || attribute->attidentity != '\0' ||
 		    attribute->attgenerated != '\0' || (type == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
-			return native_refuse("%s has the column %s, which the contract does not have so", name,
+			return native_refuse("%s has the column %s, which differs from the contract's", name,
 			                     NameStr(attribute->attname));
 		}
 		leaf->columns[column] = attribute->attnum;
@@ -559,7 +559,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 
 	List *indexes = RelationGetIndexList(relation);
 	if (list_length(indexes) != 1) {
-		return native_refuse("%s has %d indexes, and the contract's has one", name, list_length(indexes));
+		return native_refuse("%s has %d indexes, but the contract's has one", name, list_length(indexes));
 	}
 	leaf->primary_key = linitial_oid(indexes);
 	Relation index = index_open(leaf->primary_key, AccessShareLock);
@@ -577,8 +577,8 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	return fits || native_refuse("the primary key of %s is not the contract's", name);
 }
 
-/* Whether the day after this one has its partition. Where not, SQL makes it in passing, and that of
- * the outbox with it: see once._is_new_day. */
+/* Whether the next day has its partition. If not, SQL creates it in passing, with that of the
+ * outbox: see once._is_new_day. */
 bool native_has_next_day(const native_contract *known, int32 day)
 {
 	if (day >= last_day) {
@@ -594,8 +594,8 @@ bool native_has_next_day(const native_contract *known, int32 day)
 	return true;
 }
 
-/* The partition of a bucket, and its parent; alone: for a statement that names the partition and
- * not its parent, which is locked no longer than while the partition is learnt. */
+/* A bucket's partition, and its parent. alone: for a statement that names only the partition; then
+ * the parent is locked only while the partition is learned. */
 bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode, bool alone, native_tables *tables)
 {
 	Oid intent = known->intent;
@@ -634,8 +634,8 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 		native_tables_close(tables);
 		return false;
 	}
-	/* The lock has brought what others have changed: a day that was closed just now has
-	 * another name, and is not known any more. */
+	/* Taking the lock brings other sessions' changes: a day that was just closed has another name,
+	 * and is no longer known. */
 	if (place == NULL || place->relation != relation || place->bucket != bucket) {
 		native_leaf learnt;
 		uint64 then = changes;
@@ -668,8 +668,8 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 	return true;
 }
 
-/* Another lock on both, as a statement of the SQL function takes it that comes after another.
- * False where something has changed while it was waited for. */
+/* Takes a stronger lock on both, as a later statement of the SQL function does. False: something
+ * changed during the wait. */
 bool native_tables_lock(native_tables *tables, LOCKMODE mode)
 {
 	if (tables->intent != NULL) {
@@ -689,7 +689,7 @@ uint64 native_changes(void)
 	return changes;
 }
 
-/* The locks stay, as those of a statement do. */
+/* The locks are kept, as those of a statement are. */
 void native_tables_close(native_tables *tables)
 {
 	if (tables->leaf != NULL) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""mirror.py CONTRACT OUT.c: the contract's functions whose decisions pgonce_native has in C, as the files of contract/ have them. The library
-compares them with the database's own: where one differs it leaves everything to SQL. So a change of one of these files is a change
-that native/ has to follow."""
+"""mirror.py CONTRACT OUT.c: the contract's functions whose decisions pgonce_native repeats in C, as in the files of contract/. The library
+compares them with the database's functions: if one differs, it leaves everything to SQL. So a change in one of these files needs a change
+in native/."""
 import pathlib
 import re
 import sys
@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 import contract  # noqa: E402
 
-# Those with a substitute come first, in the order of enum native_function; the others are what these call.
+# Functions with a substitute come first, in the order of enum native_function; the others are called by these.
 MIRRORED = """start try_start finish finish_new claim complete receive emit claim_many complete_many receive_many salt
 _claim _report _check _authorise _check_term _is_term _policy _day_state _redirected _count
 _check_and_lock _quick_check _is_trusted _is_undated _is_dated _bucket _bucket_of_other _match_day _lock_id _is_open _open_day _has_day _is_new_day _make_days _is_today _proceed _note_first _note_start _noted_start _has_started _has_outcome _check_finished _first_fence _is_plain _is_usual _trace _body _body_of _respelled
@@ -26,17 +26,17 @@ def quoted(text):
 
 
 def unquoted(value):
-    """As pg_proc.proconfig has it."""
+    """In the form of pg_proc.proconfig."""
     return re.sub(r"^'(.*)'$", r"\1", value)
 
 
 def split(arguments):
-    """At the commas that stand in no parentheses and no quotes."""
+    """Splits at the commas outside parentheses and quotes."""
     return re.findall(r"(?:'[^']*'|\([^)]*\)|[^,'(])+", arguments)
 
 
 def types_of(listed):
-    """Of arguments, or of the columns of a table."""
+    """The types of arguments, or of the columns of a table."""
     types = [re.sub(r"^VARIADIC\s+|\s+DEFAULT.*", "", each.strip(), flags=re.S).split()[1].split(".")[-1] for each in split(listed) if each.strip()]
     return [TYPES.get(each, each) for each in types]
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL
- * What the files of pgonce_native share. hook.c puts C functions in the place of the
- * contract's in plans; known.c says whether the contract is the one that they stand in for;
- * key.c reads keys, store.c reads and writes intents; started.c knows what a transaction has
- * started; attempt.c has start and finish, claim.c claims, reports and messages, batch.c claims
- * and reports.c reports of many at once, outbox.c events, salt.c salts; obstacle.c says why SQL
- * decides. PostgreSQL's rules hold here: palloc, ereport, no memory of what a transaction may
- * change but with a callback that forgets it. */
+ * Shared by the files of pgonce_native. hook.c replaces the contract's functions by C functions in
+ * plans; known.c says whether the contract is the one that they replace; key.c reads keys, store.c
+ * reads and writes intents; started.c knows which intents a transaction has started; attempt.c has
+ * start and finish, claim.c claims, reports and messages, batch.c batches of claims and reports.c
+ * batches of reports, outbox.c events, salt.c salts; obstacle.c says why SQL decides. PostgreSQL's
+ * rules apply: palloc, ereport, and no memory of what a transaction may change without a callback
+ * that clears it. */
 #ifndef PGONCE_NATIVE_H
 #define PGONCE_NATIVE_H
 
@@ -22,11 +22,11 @@
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
 
-/* All else is hidden. Before PostgreSQL 16 this is empty. */
+/* All other symbols are hidden. Before PostgreSQL 16 this is empty. */
 #undef PGDLLEXPORT
 #define PGDLLEXPORT __attribute__((visibility("default")))
 
-/* The columns of once.intent, in the order of its declaration in contract/key/tables.sql. */
+/* The columns of once.intent, in the order of their declaration in contract/key/tables.sql. */
 enum native_column {
 	COLUMN_CREATED_AT,
 	COLUMN_UPDATED_AT,
@@ -55,7 +55,7 @@ enum native_column {
 	COLUMN_COUNT
 };
 
-/* The functions that have a substitute; the first of mirrored[], in this order
+/* The functions that have a substitute; the first entries of mirrored[], in this order
  * (native/mirror.py). */
 enum native_function {
 	FUNCTION_START,
@@ -76,18 +76,17 @@ enum native_function {
 #define ARGUMENTS_MAX 16
 #define RESULTS_MAX 16
 #define OWNER_MAX 255
-#define NATTS_MAX (COLUMN_COUNT + 32) /* of a partition, with dropped columns */
+#define NATTS_MAX (COLUMN_COUNT + 32) /* of a partition, including dropped columns */
 
-/* A function of the contract whose decision is mirrored here, as the files of contract/ have
- * it. */
+/* A function of the contract whose decision is mirrored here, as in the files of contract/. */
 typedef struct native_mirrored {
 	const char *name;
 	int argument_count;
-	Oid argument_types[ARGUMENTS_MAX]; /* InvalidOid: one of the contract's own */
-	int result_count;                  /* columns of the set that it returns; 0: one value */
+	Oid argument_types[ARGUMENTS_MAX]; /* InvalidOid: a type of the contract */
+	int result_count;                  /* columns of the returned set; 0: one value */
 	Oid result_types[RESULTS_MAX];
 	const char *language;
-	const char *settings; /* proconfig, one a line */
+	const char *settings; /* proconfig, one per line */
 	const char *source;   /* prosrc */
 	bool definer;
 	bool strict;
@@ -98,7 +97,7 @@ typedef struct native_mirrored {
 extern const native_mirrored native_mirrored_functions[];
 extern const int native_mirrored_count;
 
-/* How once.state's labels are kept in native_contract. */
+/* The order of once.state's labels in native_contract. */
 enum native_state {
 	STATE_SUCCEEDED,
 	STATE_FAILED_RETRYABLE,
@@ -107,7 +106,7 @@ enum native_state {
 	STATE_COUNT
 };
 
-/* The contract in this database, where it is the one that this library was built for. */
+/* The contract in this database, if it is the one that this library was built for. */
 typedef struct native_contract {
 	Oid schema;
 	Oid owner;
@@ -133,21 +132,21 @@ typedef struct native_contract {
 
 /* A partition of once.intent. */
 typedef struct native_leaf {
-	Oid relation; /* InvalidOid: this place is free */
+	Oid relation; /* InvalidOid: a free entry */
 	Oid primary_key;
 	int32 bucket;
 	int natts;
 	AttrNumber columns[COLUMN_COUNT];
 } native_leaf;
 
-/* An intent's names, its arguments detoasted. */
+/* An intent's names, from detoasted arguments. */
 typedef struct native_intent {
 	text *tenant;
 	text *scope;
 	text *key;
 	bytea *fingerprint;
 	int32 bucket;
-	uint64 lock; /* its advisory lock's number, once native_lock has asked for it */
+	uint64 lock; /* its advisory lock's number, once native_lock has computed it */
 } native_intent;
 
 /* A row of once.intent. */
@@ -156,43 +155,43 @@ typedef struct native_row {
 	bool nulls[COLUMN_COUNT];
 } native_row;
 
-/* A row of a partition, as its columns are there. */
+/* A row of a partition, in the order of its columns. */
 typedef struct native_stored {
 	const ItemPointerData *at;
 	const Datum *values;
 	const bool *nulls;
 } native_stored;
 
-/* Which elements of a batch are left to SQL. */
+/* The elements of a batch that are left to SQL. */
 typedef struct native_rest {
 	int size;
 	int count;
 	bool *left;
 } native_rest;
 
-/* What an attempt leaves, checked. */
+/* An attempt's outcome, checked. */
 typedef struct native_outcome {
 	Datum body;
 	bool body_is_null;
 } native_outcome;
 
-/* Both tables open and locked until the transaction ends. */
+/* Both tables, open and locked until the transaction ends. */
 typedef struct native_tables {
-	Relation intent; /* NULL: the partition alone */
+	Relation intent; /* NULL: only the partition */
 	Relation leaf;
-	native_leaf known; /* a copy: what is known may be forgotten at any lock */
-	uint64 changes;    /* what had been forgotten by then */
+	native_leaf known; /* a copy: any lock may clear the original */
+	uint64 changes;    /* the value of native_changes then */
 } native_tables;
 
-typedef struct native_search native_search;     /* one look-up of an intent after another */
-typedef struct native_updating native_updating; /* one UPDATE of a row after another */
+typedef struct native_search native_search;     /* look-ups of one intent after another */
+typedef struct native_updating native_updating; /* UPDATEs of one row after another */
 
 extern bool native_on; /* once.native */
 
 /* known.c */
 extern void native_known_init(void);
-extern const native_contract *native_known(void); /* NULL: not the one, all goes to SQL */
-extern Oid native_substitute(int function);       /* InvalidOid: there is none */
+extern const native_contract *native_known(void); /* NULL: not known, so SQL decides everything */
+extern Oid native_substitute(int function);       /* InvalidOid: none */
 extern Oid native_function_find(int function);
 extern bool native_leaf_find(const native_contract *contract, int32 bucket, LOCKMODE mode, bool alone,
                              native_tables *tables);
@@ -202,11 +201,11 @@ extern bool native_is_bare(Relation relation);
 extern bool native_is_leaf(const native_contract *contract, Relation relation, Oid parent, const char *name,
                            int32 number);
 extern bool native_has_next_day(const native_contract *contract, int32 day);
-extern bool native_still_known(void); /* nothing of the contract has changed */
-extern uint64 native_changes(void);   /* counts what was forgotten */
+extern bool native_still_known(void); /* nothing in the contract has changed */
+extern uint64 native_changes(void);   /* counts invalidations */
 extern bool native_is_plain_index(Relation index, int keys);
 extern bool native_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
-extern const char *native_refused(void); /* why, as it was said last */
+extern const char *native_refused(void); /* the last reason */
 
 /* key.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
@@ -245,7 +244,7 @@ extern bool native_day_has_begun(int32 bucket, TimestampTz now);
 /* started.c */
 extern void native_started_init(void);
 extern bool native_has_started_none(void);
-/* false, and -1: it is not plain */
+/* false, and -1: not plain */
 extern bool native_note_start(const native_intent *intent, int32 fence);
 extern int32 native_noted_start(const native_intent *intent);
 extern void native_remember_finish(const native_intent *intent, int32 fence);
@@ -256,7 +255,7 @@ extern bool native_may_execute(Oid function, Oid role);
 extern bool native_quick_check(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent,
                                int scope, int fingerprint, int tenant);
 extern bool native_session_is_plain(const native_contract *contract);
-extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: it is none */
+extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: not a trace */
 extern text *native_trace_of(text *given);
 extern TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count);
 extern bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome);
@@ -265,7 +264,7 @@ extern bool native_is_longer(NullableDatum given, int bytes);
 extern int native_json_length(Jsonb *json);
 extern bool native_headers_are_plain(NullableDatum given);
 
-/* claim.c; false: it is not plain */
+/* claim.c; false: not plain */
 extern bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 extern bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 extern bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
@@ -280,7 +279,7 @@ extern bool native_is_open(const native_intent *intent, TimestampTz now);
 extern bool native_is_not_over(const native_intent *intent, TimestampTz now);
 extern bool native_lease_is_plain(const Interval *lease);
 
-/* batch.c; false: it is not plain */
+/* batch.c; false: not plain */
 extern bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contract);
 extern bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contract *contract);
 
@@ -289,7 +288,7 @@ extern bool native_do_complete_many(FunctionCallInfo fcinfo, const native_contra
 extern void native_rest_arguments(FunctionCallInfo fcinfo, FunctionCallInfo asked, const native_rest *rest);
 extern void native_rest_answer(FunctionCallInfo fcinfo, const ReturnSetInfo *told, const native_rest *rest);
 
-/* salt.c; false: it is not plain */
+/* salt.c; false: not plain */
 extern bool native_do_salt(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 extern bytea *native_salt_of(const native_contract *contract, const text *tenant); /* or NULL */
 
@@ -299,7 +298,7 @@ extern bool native_outbox_fits(const native_contract *contract, int32 day);
 extern int32 native_day(TimestampTz now);
 extern bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 
-/* The arguments' numbers of an outcome in once.finish, once.finish_new and once.complete. */
+/* The outcome's argument numbers in once.finish, once.finish_new and once.complete. */
 enum native_outcome_argument {
 	OUTCOME_STATUS = 3,
 	OUTCOME_TEXT,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL
- * Says to people why calls are left to SQL. */
+ * Tells users why calls are left to SQL. */
 #include "native.h"
 
 #include "access/xact.h"
@@ -9,8 +9,8 @@
 #include "utils/resowner.h"
 
 /* once_native.obstacle(of_events): why the plain calls of this session are left to SQL, those of
- * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues, and no
- * lock is kept: anybody may ask. */
+ * once.emit or all others; NULL: they are answered here. It reads only catalogues and keeps no
+ * lock, so any role may call it. */
 PG_FUNCTION_INFO_V1(native_obstacle);
 PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
 {
@@ -32,7 +32,7 @@ PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
 			char name[NAMEDATALEN];
 			snprintf(name, sizeof name, "intent_d%d", buckets[i]);
 			if (!OidIsValid(get_relname_relid(name, known->schema))) {
-				continue; /* the next call makes it */
+				continue; /* the next call creates it */
 			}
 			fits = native_leaf_find(known, buckets[i], AccessShareLock, false, &tables);
 			if (fits) {

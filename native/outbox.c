@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * The plain path of once.emit: an event of today that is new, where no earlier day has its
- * outbox still, and the clock has not stepped back. See attempt.c. */
+ * The plain path of once.emit: a new event of today, if no earlier day still has its outbox, and
+ * the clock has not gone backwards. See attempt.c. */
 #include "native.h"
 
 #include "access/genam.h"
@@ -37,7 +37,7 @@
 #define LOCK_SEED 20779
 #define NAMES_MAX 255            /* topic and event_type together: see once.emit */
 #define PAYLOAD_BYTES_PLAIN 8192 /* see once.emit */
-#define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); 13 names another so */
+#define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); named differently in 13 */
 
 enum emit_argument {
 	EMIT_TOPIC,
@@ -52,7 +52,7 @@ enum emit_argument {
 	EMIT_TRACEPARENT
 };
 
-/* The columns of once.outbox, in the order of its declaration in contract/outbox/tables.sql. */
+/* The columns of once.outbox, in the order of their declaration in contract/outbox/tables.sql. */
 enum event_column {
 	EVENT_ID,
 	EVENT_DAY,
@@ -100,9 +100,9 @@ static const struct {
 
 /* A partition of once.outbox. */
 typedef struct outbox_leaf {
-	Oid relation; /* InvalidOid: nothing is known */
-	Oid single;   /* the index that keeps an intent's event single */
-	Oid ordered;  /* the other */
+	Oid relation; /* InvalidOid: nothing known */
+	Oid single;   /* the index that makes an intent's event unique */
+	Oid ordered;  /* the other index */
 	Oid sequence; /* of the ids */
 	int32 day;
 	int natts;
@@ -126,8 +126,8 @@ void native_outbox_init(void)
 	CacheRegisterRelcacheCallback(relation_changed, (Datum)0);
 }
 
-/* Whether the parent is as the contract makes it: partitioned by day, ids of a sequence, xid by
- * its default the transaction's. */
+/* Whether the parent is as the contract creates it: partitioned by day, ids from a sequence, xid by
+ * default the transaction's. */
 static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *sequence)
 {
 	Oid id = RelationGetRelid(outbox);
@@ -138,14 +138,14 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 	if (outbox->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || outbox->rd_rel->relowner != contract->owner ||
 	    number <= 0 || xid <= 0 || TupleDescAttr(shape, number - 1)->attidentity == '\0' || shape->constr == NULL ||
 	    shape->constr->num_check > 0) {
-		return native_refuse("once.outbox is not as the contract makes it");
+		return native_refuse("once.outbox is not as the contract creates it");
 	}
 	PartitionKey key = RelationGetPartitionKey(outbox);
 	if (key->strategy != PARTITION_STRATEGY_RANGE || key->partnatts != 1 ||
 	    key->partattrs[0] != get_attnum(id, "day")) {
 		return native_refuse("once.outbox is not partitioned by day");
 	}
-	/* The parent's defaults count. Any other one would have to be computed. */
+	/* The parent's defaults apply. Any other default would have to be computed. */
 	for (int i = 0; i < shape->constr->num_defval; i++) {
 		if (shape->constr->defval[i].adnum != xid) {
 			return native_refuse("a column of once.outbox has a default");
@@ -158,10 +158,10 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 #else
 	*sequence = getIdentitySequence(id, number, true);
 #endif
-	return (fits && OidIsValid(*sequence)) || native_refuse("once.outbox is not as the contract makes it");
+	return (fits && OidIsValid(*sequence)) || native_refuse("once.outbox is not as the contract creates it");
 }
 
-/* Whether the unique index has those columns, in this order, by which an event is looked for. */
+/* Whether the unique index has the columns, in order, by which an event is looked up. */
 static bool is_single(Relation index, const outbox_leaf *leaf)
 {
 	static const int keys[] = {EVENT_TENANT, EVENT_SCOPE, EVENT_KEY, EVENT_EVENT_TYPE, EVENT_DAY};
@@ -186,7 +186,7 @@ static bool is_single(Relation index, const outbox_leaf *leaf)
 	return true;
 }
 
-/* Learns today's partition, which the caller has open and locked, as its parent is. */
+/* Learns today's partition, which the caller has opened and locked, as well as its parent. */
 static bool leaf_learn(const native_contract *contract, Relation outbox, Relation relation, int32 day,
                        outbox_leaf *leaf)
 {
@@ -212,7 +212,7 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 		if (column == EVENT_COUNT || attribute->atttypid != columns[column].type ||
 		    attribute->attnotnull != columns[column].required || attribute->attgenerated != '\0' ||
 		    (attribute->atttypid == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
-			return native_refuse("%s has the column %s, which the contract does not have so", name,
+			return native_refuse("%s has the column %s, which differs from the contract's", name,
 			                     NameStr(attribute->attname));
 		}
 		leaf->columns[column] = attribute->attnum;
@@ -220,7 +220,7 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 	}
 	List *indexes = RelationGetIndexList(relation);
 	if (found != EVENT_COUNT || list_length(indexes) != 2) {
-		return native_refuse("%s has %d columns of the contract and %d indexes, and the contract's has %d and 2", name,
+		return native_refuse("%s has %d columns of the contract and %d indexes, but the contract's has %d and 2", name,
 		                     found, list_length(indexes), EVENT_COUNT);
 	}
 	ListCell *cell;
@@ -240,7 +240,7 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 	       native_refuse("the indexes of %s are not the contract's", name);
 }
 
-/* Today's partition, open and locked for a look, and what is known of it; NULL where it is not
+/* Today's partition, opened and locked for reading, and what is known of it; NULL if it is not
  * plain. */
 static Relation leaf_open(const native_contract *contract, Relation outbox, int32 day, outbox_leaf *leaf)
 {
@@ -258,7 +258,7 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 		return NULL;
 	}
 	bool fits = true;
-	/* The lock has brought what others have changed. */
+	/* Taking the lock brings other sessions' changes. */
 	if (known && last_leaf.relation == id && last_leaf.day == day) {
 		*leaf = last_leaf;
 	} else {
@@ -280,7 +280,7 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 	return relation;
 }
 
-/* Whether the tables of events are as the contract makes them. */
+/* Whether the events' tables are as the contract creates them. */
 bool native_outbox_fits(const native_contract *contract, int32 day)
 {
 	outbox_leaf leaf;
@@ -288,7 +288,7 @@ bool native_outbox_fits(const native_contract *contract, int32 day)
 
 	snprintf(name, sizeof name, "outbox_d%d", day);
 	if (!OidIsValid(get_relname_relid(name, contract->schema))) {
-		return true; /* the next call makes it */
+		return true; /* the next call creates it */
 	}
 	Relation outbox = try_relation_open(contract->outbox, AccessShareLock);
 	if (outbox == NULL) {
@@ -302,8 +302,8 @@ bool native_outbox_fits(const native_contract *contract, int32 day)
 	return relation != NULL;
 }
 
-/* Whether today's is the first day that has a partition: else the days before have to be looked
- * into. */
+/* Whether today is the first day with a partition; otherwise the earlier days must be searched
+ * too. */
 static bool is_first_day(Relation outbox, int32 day)
 {
 #if PG_VERSION_NUM >= 140000
@@ -365,7 +365,7 @@ static bool is_there(Relation relation, const outbox_leaf *leaf, const native_in
 	return row != NULL;
 }
 
-/* What an argument of an event has to be. */
+/* The checks of an event's arguments. */
 static bool event_is_plain(FunctionCallInfo fcinfo, text **topic, text **kind)
 {
 	if (PG_ARGISNULL(EMIT_TOPIC) || PG_ARGISNULL(EMIT_PAYLOAD) || PG_ARGISNULL(EMIT_SCOPE) != PG_ARGISNULL(EMIT_KEY)) {
@@ -420,7 +420,7 @@ static void event_insert(FunctionCallInfo fcinfo, Relation relation, const outbo
 	CommandCounterIncrement();
 }
 
-/* Days since 1970, of a moment after 2000. */
+/* Days since 1970, for a time after 2000. */
 int32 native_day(TimestampTz now)
 {
 	return (int32)(now / USECS_PER_DAY) + POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE;
@@ -456,7 +456,7 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 			bool is_null;
 			Datum last = native_last_value(contract->outbox_day, &is_null);
 			event_id = event_id_of(contract, &intent, kind);
-			/* Whoever inserts this event has its lock. */
+			/* A transaction that inserts this event holds its lock. */
 			plain = event_id != NULL && !is_null && DatumGetInt64(last) / 256 == day && is_first_day(outbox, day) &&
 			        native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&
 			        !is_there(relation, &leaf, &intent, kind);
@@ -466,7 +466,7 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 		if (plain) {
 			LockRelationOid(RelationGetRelid(outbox), RowExclusiveLock);
 			LockRelationOid(RelationGetRelid(relation), RowExclusiveLock);
-			plain = then == native_changes(); /* else something has changed meanwhile */
+			plain = then == native_changes(); /* else something changed meanwhile */
 		}
 		if (plain) {
 			event_insert(fcinfo, relation, &leaf, now, event_id, kind);

@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- CREATE EXTENSION pgonce_native: C functions that stand in for the contract's in plans. None of
--- them can be called by name (no value is of type internal), and none names an object of the
--- contract: the extension may come before it, as in a restored dump, or after it. Their arguments
--- and results are those of the call that they stand in for; of a set the executor takes the columns
--- from the declaration here.
+-- CREATE EXTENSION pgonce_native: C functions that replace the contract's in plans. They cannot be
+-- called by name (no value has the type internal), and they name no object of the contract, so the
+-- extension can be created before it, as in a restored dump, or after it. Their arguments and
+-- results are those of the call that they replace; a set's columns come from the declaration here.
 \echo Use "CREATE EXTENSION pgonce_native" to load this file. \quit
 CREATE SCHEMA once_native;
 COMMENT ON SCHEMA once_native IS 'pgonce_native: the plain path of pgonce''s hot functions in C';
@@ -24,7 +23,7 @@ CREATE FUNCTION once_native.complete_many(internal, anyelement) RETURNS TABLE (o
     error_message text) LANGUAGE c AS 'MODULE_PATHNAME', 'native_complete_many';
 CREATE FUNCTION once_native.receive_many(internal, anyelement) RETURNS TABLE (ordinal integer, verdict text, code text)
     LANGUAGE c AS 'MODULE_PATHNAME', 'native_receive_many';
--- STABLE, as the contract's is, and with no more arguments than that one has.
+-- STABLE, like the contract's function, and with as few arguments.
 CREATE FUNCTION once_native.salt(internal) RETURNS bytea LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'native_salt';
 
 -- Loads the library into a session; see once._find_native.

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL
- * The plain path of once.complete_many: reports of running attempts under their fences, of one
- * bucket. As once._store_many does, it takes the rows in one order, so that two batches over the
- * same intents cannot deadlock. What it finds otherwise, or changed since, it leaves: SQL is
- * asked about that alone, as once._report_many is, and the answers are put together. See
- * attempt.c. */
+ * The plain path of once.complete_many: reports of running attempts with their fences, in one
+ * bucket. Like once._store_many it takes the rows in one order, so that two batches over the same
+ * intents cannot deadlock. Elements in another state, or changed since, are left: SQL is called for
+ * these alone, as once._report_many is, and the answers are merged. See attempt.c. */
 #include "batch.h"
 
 #include "access/htup_details.h"
@@ -31,14 +30,14 @@ enum complete_many_column {
 	COMPLETE_MANY_COUNT = 4
 };
 
-/* One report, with what its attempt leaves, by the numbers of the arguments. */
+/* One report, with its attempt's outcome, by the arguments' numbers. */
 typedef struct report {
 	int32 fence;
 	NullableDatum given[OUTCOME_RESULT_ID + 1];
 	native_outcome outcome;
 } report;
 
-/* The reports, where each has a fence and an outcome that is stored without a closer look. */
+/* The reports, if each has a fence and an outcome that can be stored unchanged. */
 static report *reports_get(FunctionCallInfo fcinfo, native_batch *batch)
 {
 	native_elements scopes, keys, fences, outcomes[OUTCOME_RESULT_ID + 1];
@@ -74,8 +73,7 @@ static report *reports_get(FunctionCallInfo fcinfo, native_batch *batch)
 	return reports;
 }
 
-/* Stores a report in the row that was found; false: the row is not its running attempt's, or has
- * changed. */
+/* Stores a report in the row found; false: the row is not its running attempt's, or has changed. */
 static bool store(native_tables *tables, native_updating *updating, const native_contract *contract,
                   const report *stored, TupleTableSlot *found, TimestampTz now)
 {
@@ -91,7 +89,7 @@ static bool store(native_tables *tables, native_updating *updating, const native
 	return native_updating_next(updating, &row, &changed, replaces);
 }
 
-/* All that is plain, in one statement. rest: what is left; false: all is. */
+/* Stores all plain ones, in one statement. rest: the others; false: there are none. */
 static bool store_all(native_tables *tables, const native_contract *contract, const native_batch *batch,
                       const report *reports, native_rest *rest)
 {
@@ -117,7 +115,7 @@ static bool store_all(native_tables *tables, const native_contract *contract, co
 	return rest->count < rest->size;
 }
 
-/* One row per element: stored, or what SQL has answered. */
+/* One row per element: stored, or SQL's answer. */
 static void answer(FunctionCallInfo fcinfo, const native_rest *rest, Tuplestorestate *told, TupleDesc told_shape)
 {
 	Datum values[COMPLETE_MANY_COUNT] = {0};
@@ -174,7 +172,7 @@ bool native_do_complete_many(FunctionCallInfo fcinfo, const native_contract *con
 	return plain;
 }
 
-/* The elements that are left, of each array. */
+/* The remaining elements of each array. */
 void native_rest_arguments(FunctionCallInfo fcinfo, FunctionCallInfo asked, const native_rest *rest)
 {
 	Datum *values = palloc(sizeof *values * (size_t)rest->count);
@@ -204,7 +202,7 @@ void native_rest_arguments(FunctionCallInfo fcinfo, FunctionCallInfo asked, cons
 	}
 }
 
-/* Puts together what was stored and what SQL has told of the rest. */
+/* Merges the stored elements and SQL's answers for the rest. */
 void native_rest_answer(FunctionCallInfo fcinfo, const ReturnSetInfo *told, const native_rest *rest)
 {
 	if (told->returnMode != SFRM_Materialize || told->setResult == NULL || told->setDesc == NULL) {

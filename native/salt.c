@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL
- * The plain path of once.salt, which clients ask for with a tenant's first request, or with each
- * where they do not know their connection again: of a caller who may name any tenant; and the salt
- * of an event's id. See attempt.c. */
+ * The plain path of once.salt, which clients call with a tenant's first request, or with each if
+ * they do not recognise their connection: for a caller that may name any tenant; and the salt of an
+ * event's id. See attempt.c. */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -19,7 +19,7 @@
 
 #define TENANT_BYTES_MAX 255
 
-/* The column, where the table of settings is as the contract makes it; else 0. */
+/* The column, if the table of settings is as the contract creates it; else 0. */
 static AttrNumber salt_column(const native_contract *contract, Relation table)
 {
 	Form_pg_class class = table->rd_rel;
@@ -33,8 +33,8 @@ static AttrNumber salt_column(const native_contract *contract, Relation table)
 	return column;
 }
 
-/* The one row's salt, followed by the tenant; NULL where there is none. As the SQL function, which
- * is STABLE, it sees what the statement sees. */
+/* The one row's salt, followed by the tenant; NULL if there is none. Like the SQL function, which
+ * is STABLE, it sees the statement's snapshot. */
 static bytea *salted(Relation table, AttrNumber column, const text *tenant)
 {
 	TupleTableSlot *slot = table_slot_create(table, NULL);
@@ -58,7 +58,7 @@ static bytea *salted(Relation table, AttrNumber column, const text *tenant)
 	return made;
 }
 
-/* The tenant's salt; NULL where its table is not plain. */
+/* The tenant's salt; NULL if its table is not plain. */
 bytea *native_salt_of(const native_contract *contract, const text *tenant)
 {
 	Relation table = ActiveSnapshotSet() ? try_relation_open(contract->setting, AccessShareLock) : NULL;

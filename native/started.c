@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL
- * What a transaction has started: the notes of once._note_start, and whether each of these intents
- * has its outcome when the transaction ends. What native finish has stored is remembered; of the
- * rest once._check_finished knows. */
+ * The intents that a transaction has started: the notes of once._note_start, and whether each
+ * intent has its outcome when the transaction ends. Outcomes stored by native finish are
+ * remembered; for the others once._check_finished is asked. */
 #include "native.h"
 
 #include "access/xact.h"
@@ -16,18 +16,18 @@
 #define RS '\x1e'
 #define US '\x1f'
 
-/* What native finish has stored in this transaction. */
+/* An outcome that native finish has stored in this transaction. */
 typedef struct finished {
 	uint64 lock; /* the intent */
-	int32 fence; /* of its start */
+	int32 fence; /* from its start */
 	SubTransactionId by;
 } finished;
 
-static finished *finishes; /* of the transaction's memory */
+static finished *finishes; /* in the transaction's memory */
 static int finish_count;
 static int finish_room;
 
-/* A start of an intent in whose names there are separators: its note cannot be taken apart. */
+/* A start of an intent whose names contain separators: its note cannot be split. */
 typedef struct unusual {
 	char *note;
 	text *tenant;
@@ -36,7 +36,7 @@ typedef struct unusual {
 	int32 fence;
 } unusual;
 
-static unusual *unusuals; /* of the transaction's memory */
+static unusual *unusuals; /* in the transaction's memory */
 static int unusual_count;
 static int unusual_room;
 
@@ -44,7 +44,7 @@ static char *started; /* the notes */
 static char *strict_setting;
 static bool strict = true;
 
-/* RS US tenant US scope US key US: what a note of this intent begins with. */
+/* RS US tenant US scope US key US: the beginning of this intent's note. */
 static void note_begin(StringInfo note, const native_intent *intent)
 {
 	const text *parts[] = {intent->tenant, intent->scope, intent->key};
@@ -90,7 +90,7 @@ static text *kept(const text *name)
 	return cstring_to_text_with_len(VARDATA_ANY(name), (int)VARSIZE_ANY_EXHDR(name));
 }
 
-/* A key is printable, as the contract asks. */
+/* A key is printable, as the contract requires. */
 static void remember_unusual(const native_intent *intent, int32 fence, const char *note)
 {
 	if (!has_separator(intent->tenant) && !has_separator(intent->scope)) {
@@ -194,8 +194,8 @@ static void ask(const native_intent *intent, int32 fence, const native_contract 
 	PopActiveSnapshot();
 }
 
-/* The notes of unusual names, which are then taken for none. What a savepoint has taken back is not
- * among the notes any more. */
+/* Checks the notes with unusual names, and makes them unreadable for note_check. Starts that a
+ * savepoint has rolled back are no longer among the notes. */
 static void check_unusual(char *notes, const native_contract *contract)
 {
 	for (int i = 0; i < unusual_count; i++) {
@@ -212,8 +212,8 @@ static void check_unusual(char *notes, const native_contract *contract)
 	}
 }
 
-/* Asks for the outcome of the intent that this note is about. What is no note, as what somebody has
- * set by hand, is nothing to ask about. */
+/* Asks for the outcome of the note's intent. A text that is not a note, for example one set by
+ * hand, is ignored. */
 static void note_check(char *note, const native_contract *contract)
 {
 	enum {
@@ -247,8 +247,8 @@ static void note_check(char *note, const native_contract *contract)
 	ask(&intent, (int32)fence, contract);
 }
 
-/* The oldest start first, as the trigger of once.unfinished asks. Where nothing was or can be
- * written there is no effect. */
+/* The oldest start first, as once.unfinished's trigger does. If nothing was or can be written,
+ * there is no effect. */
 static void check_finished(void)
 {
 	const char *noted = notes_get();
@@ -284,7 +284,7 @@ static void transaction_ends(XactEvent event, void *unused)
 	}
 }
 
-/* What a savepoint has finished is its parent's, or not finished. */
+/* A savepoint's finishes go to its parent, or are dropped. */
 static void savepoint_ends(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *unused)
 {
 	(void)unused;
@@ -324,10 +324,10 @@ static void strict_changed(const char *value, void *extra)
 
 void native_started_init(void)
 {
-	DefineCustomStringVariable(NOTE, "What this transaction has started.", "Of pgonce, which alone should set it.",
+	DefineCustomStringVariable(NOTE, "The intents that this transaction has started.", "For pgonce's own use.",
 	                           &started, "", PGC_USERSET, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-	DefineCustomStringVariable(STRICT, "Whether COMMIT fails where an intent was started and not finished.",
-	                           "Not set: with this library it does, in SQL alone it does not.", &strict_setting, "",
+	DefineCustomStringVariable(STRICT, "Whether COMMIT fails if an intent was started and not finished.",
+	                           "Not set: it does with this library, and does not in SQL alone.", &strict_setting, "",
 	                           PGC_USERSET, 0, strict_check, strict_changed, NULL);
 	RegisterXactCallback(transaction_ends, NULL);
 	RegisterSubXactCallback(savepoint_ends, NULL);

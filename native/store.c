@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * An intent's lock and its row: what once._lock_id, _first_fence and _is_open do, and the
- * look-up, the INSERT and the UPDATE of the functions that decide; and once._policy's lease. */
+ * An intent's lock and its row: once._lock_id, _first_fence and _is_open, the look-up, the INSERT
+ * and the UPDATE of the functions that decide, and once._policy's lease. */
 #include "native.h"
 
 #include "access/genam.h"
@@ -45,7 +45,7 @@ static uint64 text_hash(const text *of)
 	    hash_any_extended((const unsigned char *)VARDATA_ANY(of), (int)VARSIZE_ANY_EXHDR(of), LOCK_SEED));
 }
 
-/* As hash_array_extended does it: see once._lock_id. */
+/* As hash_array_extended computes it: see once._lock_id. */
 uint64 native_lock_number(const native_intent *intent)
 {
 	uint64 hash = 1;
@@ -68,7 +68,7 @@ bool native_lock_id(uint64 id)
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
-/* The same for an intent; or only asks whether this backend has it. */
+/* The same for an intent; or only asks whether this backend holds it. */
 bool native_lock(native_intent *intent, bool held_already)
 {
 	intent->lock = native_lock_number(intent);
@@ -84,8 +84,7 @@ bool native_lock(native_intent *intent, bool held_already)
 	return native_lock_id(intent->lock);
 }
 
-/* Whether an index is a B-tree of so many columns, of which these come first, texts in the order of
- * bytes. */
+/* Whether an index is a B-tree of so many columns that begin with these, texts in byte order. */
 static bool is_key(Oid index_id, int columns, const AttrNumber *first, int count)
 {
 	Relation index = index_open(index_id, AccessShareLock);
@@ -100,8 +99,8 @@ static bool is_key(Oid index_id, int columns, const AttrNumber *first, int count
 	return is;
 }
 
-/* A table of the contract that is read by names as it makes it: its primary key is of so many
- * columns, of which these come first. It is open and locked; NULL where it is not so. */
+/* A table of the contract that is looked up by names: its primary key has so many columns and
+ * begins with these. It is opened and locked; NULL if it is not as the contract creates it. */
 static Relation table_of_names(const native_contract *contract, Oid id, Oid *primary_key, int columns,
                                const char *const *names, int count)
 {
@@ -157,7 +156,7 @@ void native_key_of_text(ScanKey key, AttrNumber column, text *value)
 	                       PointerGetDatum(value));
 }
 
-/* The primary key of an intent, but for its bucket, which a partition has one of. */
+/* An intent's primary key without the bucket, which is the same in a whole partition. */
 #define KEYS 3
 static void keys_of(ScanKeyData *keys, const native_intent *intent)
 {
@@ -172,16 +171,15 @@ struct native_search {
 	IndexScanDesc scan;
 	ScanKeyData keys[3];
 	AttrNumber key_column, tenant_column;
-	text *lowest;      /* of all tenants */
-	const text *scope; /* that the scan is in; NULL: there is none yet */
-	bool has_row;      /* the slot has what comes next in the index */
-	int patience;      /* how many rows that nobody asked for may still be passed */
+	text *lowest;      /* lowest of all tenants */
+	const text *scope; /* that the scan is in; NULL: none yet */
+	bool has_row;      /* the slot has the next row of the index */
+	int patience;      /* how many unwanted rows may still be skipped */
 };
 
-/* For the look-ups of a batch, of one tenant and bucket, in the order of native_intent_order,
- * with one snapshot, which has to be registered. Keys that were made together stand together in
- * the index: it is read on from one to the next, and searched anew only where there is much in
- * between. */
+/* For a batch's look-ups, of one tenant and bucket, in the order of native_intent_order, with one
+ * registered snapshot. Keys made together are next to each other in the index: the scan goes on
+ * from one to the next, and starts again only if there is much in between. */
 native_search *native_search_begin(native_tables *tables, Snapshot snapshot)
 {
 	native_search *search = palloc0(sizeof *search);
@@ -205,7 +203,7 @@ static void search_step(native_search *search)
 	search->has_row = index_getnext_slot(search->scan, ForwardScanDirection, search->slot);
 }
 
-/* Looks where this intent is, or would be. */
+/* Starts again at the place where this intent is, or would be. */
 static void search_anew(native_search *search, const native_intent *intent)
 {
 	bool exactly = search->patience <= 0;
@@ -213,7 +211,7 @@ static void search_anew(native_search *search, const native_intent *intent)
 	native_key_of_text(&search->keys[0], 1, intent->scope);
 	native_key_of_text(&search->keys[1], 2, intent->key);
 	native_key_of_text(&search->keys[2], 3, exactly ? intent->tenant : search->lowest);
-	/* Other tenants' rows are passed here, where they are counted. */
+	/* Other tenants' rows are skipped here, and counted. */
 	for (int i = 1; !exactly && i < 3; i++) {
 		search->keys[i].sk_strategy = BTGreaterEqualStrategyNumber;
 		fmgr_info(F_TEXT_GE, &search->keys[i].sk_func);
@@ -231,7 +229,7 @@ static int bytes_order(const text *one, const text *other)
 	return order != 0 ? order : one_bytes < other_bytes ? -1 : one_bytes > other_bytes;
 }
 
-/* By scope and key, as the index has them. */
+/* By scope and key, the index's order. */
 int native_intent_order(const native_intent *one, const native_intent *other)
 {
 	int order = one->scope == other->scope ? 0 : bytes_order(one->scope, other->scope);
@@ -239,7 +237,7 @@ int native_intent_order(const native_intent *one, const native_intent *other)
 	return order != 0 ? order : bytes_order(one->key, other->key);
 }
 
-/* The key and the tenant of the row that comes next, against this one's. */
+/* Compares the key and the tenant of the next row with this one's. */
 static int search_order(native_search *search, const native_intent *intent)
 {
 	bool is_null;
@@ -253,7 +251,7 @@ static int search_order(native_search *search, const native_intent *intent)
 	return order;
 }
 
-/* The intent's row, until the next look-up; NULL: it is not there. */
+/* The intent's row, valid until the next look-up; NULL: none. */
 TupleTableSlot *native_search_next(native_search *search, const native_intent *intent)
 {
 	int order = -1;
@@ -300,7 +298,7 @@ HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapsh
 	return native_look_up(tables->leaf, tables->known.primary_key, keys, KEYS, snapshot);
 }
 
-/* The same of what is committed or on its way; changing: another transaction is at it. */
+/* The same among committed and uncommitted rows; changing: another transaction is changing it. */
 HeapTuple native_look_dirty(native_tables *tables, const native_intent *intent, bool *changing)
 {
 	SnapshotData dirty;
@@ -311,8 +309,8 @@ HeapTuple native_look_dirty(native_tables *tables, const native_intent *intent, 
 	return row;
 }
 
-/* The lease of a scope's policy, as once._policy finds it; NULL where its table is not as the
- * contract makes it. */
+/* The lease of a scope's policy, as once._policy finds it; NULL if its table is not as the contract
+ * creates it. */
 const Interval *native_lease(const native_contract *contract, text *scope)
 {
 	static const char *const names[] = {"scope"};
@@ -344,8 +342,8 @@ const Interval *native_lease(const native_contract *contract, text *scope)
 	return lease;
 }
 
-/* Whether no message of this consumer and tenant is parked; false also where the table is not as
- * the contract makes it. */
+/* Whether no message of this consumer and tenant is parked; false also if the table is not as the
+ * contract creates it. */
 bool native_nothing_is_parked(const native_contract *contract, text *consumer, text *tenant)
 {
 	static const char *const names[] = {"consumer", "tenant"};
@@ -373,10 +371,10 @@ Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *
 	return heap_getattr(row, tables->known.columns[column], RelationGetDescr(tables->leaf), is_null);
 }
 
-/* The intent that start has looked for last, and not found. It saves finish a second look, and is
- * no more than a hint: native_insert finds what has come since. But it would find it by a row that
- * it deletes again, and who decodes changes from the log would meet a key twice: there finish
- * looks. */
+/* The intent that start last looked for and did not find. It saves finish a second look, and is
+ * only a hint: native_insert notices a row that has come since. But it notices it by a row that it
+ * deletes again, and a reader of logical decoding would see a key twice: with logical decoding,
+ * finish looks. */
 static struct {
 	uint64 lock;
 	LocalTransactionId transaction;
@@ -408,11 +406,11 @@ void native_forget_absent(void)
 	absent.transaction = InvalidLocalTransactionId;
 }
 
-/* One row, whose key was looked for under the intent's lock. What else an INSERT does (triggers,
- * CHECKs, rules, row security, other indexes) is not there: native_leaf_find has seen to it, and
- * the lock on the table keeps it so. False where the index has a row of this key nevertheless, of
- * whatever transaction that has not been rolled back: nobody is waited for, and this row is deleted
- * again, so that SQL decides. */
+/* One row, whose key was looked for under the intent's lock. The table has nothing else that an
+ * INSERT handles (triggers, CHECKs, rules, row security, other indexes): native_leaf_find has
+ * checked that, and the lock on the table keeps it so. False if the index has a row with this key
+ * nevertheless, from any transaction that was not rolled back: it does not wait, and this row is
+ * deleted again, so that SQL decides. */
 bool native_insert(native_tables *tables, const Datum *values, const bool *nulls)
 {
 	Datum row[NATTS_MAX];
@@ -462,15 +460,16 @@ native_updating *native_updating_begin(native_tables *tables)
 {
 	native_updating *updating = palloc0(sizeof *updating);
 
-	/* Raises what an UPDATE raises where a publication cannot name the row. */
+	/* Raises the error of an UPDATE if a publication cannot identify the row. */
 	CheckCmdReplicaIdentity(tables->leaf, CMD_UPDATE);
 	updating->tables = tables;
 	updating->slot = MakeSingleTupleTableSlot(RelationGetDescr(tables->leaf), &TTSOpsHeapTuple);
 	return updating;
 }
 
-/* Stores another version of a row that was just looked at, as an UPDATE does. False: somebody
- * has changed it since, and nothing is done. Waits for who is changing it, as an UPDATE does. */
+/* Stores another version of a row just looked at, like an UPDATE. False: another transaction has
+ * changed it since, and nothing is done. Waits for a transaction that is changing it, like an
+ * UPDATE. */
 bool native_updating_next(native_updating *updating, const native_stored *row, const native_row *changed,
                           const bool *replaces)
 {
@@ -533,7 +532,7 @@ void native_updating_end(native_updating *updating)
 	pfree(updating);
 }
 
-/* One row alone; what was done shows at once. */
+/* One row only; the change is visible at once. */
 bool native_update(native_tables *tables, const native_stored *row, const native_row *changed, const bool *replaces)
 {
 	native_updating *updating = native_updating_begin(tables);
@@ -546,7 +545,7 @@ bool native_update(native_tables *tables, const native_stored *row, const native
 	return done;
 }
 
-/* pg_sequence_last_value. To be asked as the contract's owner, who may read the sequence. */
+/* pg_sequence_last_value. Call it as the contract's owner, who may read the sequence. */
 Datum native_last_value(Oid sequence, bool *is_null)
 {
 	LOCAL_FCINFO(call, 1);
@@ -561,15 +560,15 @@ Datum native_last_value(Oid sequence, bool *is_null)
 	return last;
 }
 
-/* Raises a sequence by so much, where that is all that nextval would do, called as often: its page
- * says all, since nothing of it is written to the log, and nobody has a stock of its values. It
- * costs half of what one nextval does. */
+/* Raises a sequence by so much in one step, if as many nextval calls would do only that: its page
+ * holds everything, since nothing of it is logged and no session caches its values. It costs half
+ * of one nextval. */
 static bool raise_at_once(Oid sequence, int64 by)
 {
 #if PG_VERSION_NUM >= 150000
 	ResourceOwner here = CurrentResourceOwner;
 
-	/* Until the transaction ends, as nextval does, also where a savepoint is rolled back. */
+	/* Until the transaction ends, even if a savepoint is rolled back, like nextval. */
 	CurrentResourceOwner = TopTransactionResourceOwner;
 	LockRelationOid(sequence, RowExclusiveLock);
 	CurrentResourceOwner = here;
@@ -606,7 +605,7 @@ static bool raise_at_once(Oid sequence, int64 by)
 #endif
 }
 
-/* Counts, as nextval does. */
+/* Counts like nextval. */
 void native_count(Oid counter, int times)
 {
 	if (!raise_at_once(counter, times)) {

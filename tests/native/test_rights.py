@@ -137,7 +137,7 @@ def test_who_asks_why_the_library_does_not_answer_keeps_no_lock_of_the_contract(
     session = Session(roles, user="native_none")
     session("SELECT once_native.load(); BEGIN")
     tables = [row.oid for row in roles.rows("SELECT oid::bigint FROM pg_class WHERE relnamespace = 'once'::regnamespace")]
-    for change, told in (("SELECT", None), ("CREATE INDEX more ON once.intent_d0 (state)", "intent_d0 has 2 indexes, and the contract's has one")):
+    for change, told in (("SELECT", None), ("CREATE INDEX more ON once.intent_d0 (state)", "intent_d0 has 2 indexes, but the contract's has one")):
         roles.execute(change)
         assert session.value("SELECT once_native.obstacle(false)") == told
         assert session.value("SELECT once_native.obstacle(true)") is None
