@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * collect.c: once.metrics() as a source of metrics. One question at a time, and none within a
- * second of the last: scrapes that come together share an answer, or its absence.
+ * collect.c: once.metrics() as a source of metrics. One query at a time, and none within a second
+ * of the last: simultaneous scrapes share an answer, or its absence.
  */
 #include <jansson.h>
 #include <math.h>
@@ -28,8 +28,8 @@ struct keeper_collector {
 	PGresult *rows; /* NULL: the database could not be asked */
 	int64_t asked_ms;
 	bool has_asked;
-	int reloads;  /* runtime_reloads, when it connected */
-	bool failing; /* said so */
+	int reloads;  /* runtime_reloads at the time of the connection */
+	bool failing; /* logged */
 };
 
 keeper_collector *keeper_collector_new(const speaker *speaker, const char *conninfo)
@@ -68,7 +68,7 @@ static bool ask(keeper_collector *collector)
 	database *database = &collector->database;
 	failure *failure = &collector->failure;
 
-	if (collector->reloads != runtime_reloads()) { /* it may be another database by now */
+	if (collector->reloads != runtime_reloads()) { /* it may be another database now */
 		collector->reloads = runtime_reloads();
 		database_disconnect(database);
 	}
@@ -76,7 +76,7 @@ static bool ask(keeper_collector *collector)
 	if (was_open || database_connect(database, failure)) {
 		collector->rows = database_query(database, SQL_METRICS, NULL, failure);
 	}
-	/* The connection may have been lost since the last scrape, however long ago that was. */
+	/* The connection may have been lost at any time since the last scrape. */
 	if (failure->kind == FAILURE_CONNECTION && was_open && database_connect(database, failure)) {
 		collector->rows = database_query(database, SQL_METRICS, NULL, failure);
 	}
@@ -104,7 +104,7 @@ static void refresh(keeper_collector *collector)
 
 /* ---- what it says */
 
-/* A flat object of texts. How many; -1: it is none. The texts are json's own. */
+/* A flat object of texts. Returns how many; -1: not one. The texts belong to json. */
 static int labels_of(const json_t *json, metric_label labels[LABELS_MAX])
 {
 	const char *name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * keeper.c: the life of a keeper: connecting, the lease, rounds of steps, the pause between pieces.
- * It decides nothing about rows: a crash at any instruction leaves what the contract finds again.
+ * keeper.c: a keeper's life: connecting, the lease, rounds of steps, the pause between pieces. It
+ * decides nothing about rows: after a crash at any instruction the contract finds the work again.
  */
 #include "keeper.h"
 
@@ -17,18 +17,18 @@
 
 enum {
 	CONNECT_MS = 10000,
-	ASK_MS = 30000,     /* of what is answered at once */
-	PIECE_MS = 120000,  /* of one piece: what takes longer is canceled, and noted as a failure */
-	COMMAND_MS = 20000, /* of DETACH .. CONCURRENTLY; well within the lease */
+	ASK_MS = 30000,     /* for immediate answers */
+	PIECE_MS = 120000,  /* for one piece: a longer one is canceled, and noted as a failure */
+	COMMAND_MS = 20000, /* for DETACH .. CONCURRENTLY; well within the lease */
 	RELEASE_MS = 3000,
 	LEASE_LEAST_MS = 60000,
-	LEASE_INTERVALS = 3,   /* it outlives the sleep between two rounds */
-	SLICE_MOST_MS = 15000, /* of one step in one round, the pauses included */
+	LEASE_INTERVALS = 3,   /* longer than the sleep between two rounds */
+	SLICE_MOST_MS = 15000, /* for one step in one round, with its pauses */
 	SLICE_LEAST_MS = 1000,
 	SLICE_SHARE = 4, /* of the interval */
 	PAUSE_FACTOR = 19,
 	PAUSE_MOST_MS = 5000,
-	PAUSE_PATIENCE = 4, /* intervals without a finished round: the pauses are halved */
+	PAUSE_PATIENCE = 4, /* intervals without a finished round, after which the pauses are halved */
 	STANDBY_MS = 5000,
 	BACKOFF_FIRST_MS = 100,
 	BACKOFF_MOST_MS = 10000,
@@ -36,14 +36,14 @@ enum {
 	DETAIL_BYTES = 1000,
 	STEPS_MAX = 64,
 	STEP_BYTES = 64,
-	EMPTY_MOST = 1000 /* pieces in a row that say "more" and do nothing */
+	EMPTY_MOST = 1000 /* pieces in a row that say "more" but do nothing */
 };
 
-/* What is remembered of a step from round to round. */
+/* Remembered for a step from round to round. */
 typedef struct step {
 	char name[STEP_BYTES];
 	int failures;            /* in a row */
-	char told[DETAIL_BYTES]; /* the detail that was logged last */
+	char told[DETAIL_BYTES]; /* the detail last logged */
 	metric *pieces, *done, *failed;
 } step;
 
@@ -52,13 +52,13 @@ typedef struct keeper {
 	speaker speaker;
 	char name[NAME_BYTES]; /* the holder of the lease: this process, and no other */
 	database database;
-	failure failure; /* of what was asked last */
-	bool may_detach; /* by a statement of its own */
+	failure failure; /* of the last request */
+	bool may_detach; /* by a separate statement */
 	int64_t lease_ms, lease_taken_ms, slice_ms;
 	step steps[STEPS_MAX];
 	int step_count;
 	int go_on_at;            /* after the step that ended the last connection; 0: none did */
-	int64_t behind_since_ms; /* the first of the unfinished rounds in a row; 0: there is none */
+	int64_t behind_since_ms; /* start of the first of the unfinished rounds in a row; 0: none */
 	bool stood_by;
 	bool anew;        /* over a new connection */
 	int failed_steps; /* of this round */
@@ -66,21 +66,21 @@ typedef struct keeper {
 	char *problem;
 } keeper;
 
-/* How a piece of work, a step or a round went. */
+/* The result of a piece of work, a step or a round. */
 typedef enum outcome {
 	GO_ON,
 	UNFINISHED,  /* there is more to do than its time allowed */
-	STEP_FAILED, /* noted; the others go on */
+	STEP_FAILED, /* noted; the other steps go on */
 	LEASE_LOST,
-	SESSION_ENDED /* keeper->code says how */
+	SESSION_ENDED /* see keeper->code */
 } outcome;
 
 /* ---- asking */
 
 /*
- * One of sql/, in a transaction of its own, in READ COMMITTED whatever the database's default is:
- * said by BEGIN, since what a session sets, a pooler would hand to others. *result (NULL allowed:
- * not wanted) for the caller to clear.
+ * Runs a statement of sql/ in its own transaction, in READ COMMITTED even if the database's default
+ * differs: BEGIN sets it, since a pooler would pass a session's setting to other clients. The
+ * caller clears *result (NULL allowed: not wanted).
  */
 static failure_kind ask(keeper *keeper, enum sql_id id, parameters *parameters, int64_t answer_ms, PGresult **result)
 {
@@ -105,7 +105,7 @@ static failure_kind ask(keeper *keeper, enum sql_id id, parameters *parameters, 
 	return keeper->failure.kind;
 }
 
-/* The server has answered with an error, and will answer the next question. */
+/* The server has answered with an error, and will answer the next request. */
 static bool is_refusal(failure_kind kind)
 {
 	return kind == FAILURE_FAULT || kind == FAILURE_PASSING || kind == FAILURE_CANCELED;
@@ -142,17 +142,17 @@ static void add_metrics(keeper *keeper)
 	    metrics_add(to, METRIC_GAUGE, "pgonce_keeper_active",
 	                "1: this process has the keeper's lease; 0: it stands by, or has no connection.", NULL, 0);
 	keeper->rounds =
-	    metrics_add(to, METRIC_COUNTER, "pgonce_keeper_rounds", "Rounds that this process has ended.", NULL, 0);
+	    metrics_add(to, METRIC_COUNTER, "pgonce_keeper_rounds", "Rounds that this process has finished.", NULL, 0);
 	keeper->round_at =
 	    metrics_add(to, METRIC_GAUGE, "pgonce_keeper_last_round_timestamp_seconds",
-	                "When this process ended a round last, in seconds since 1970; 0: none yet.", NULL, 0);
+	                "When this process last finished a round, in seconds since 1970; 0: none yet.", NULL, 0);
 	keeper->connects = metrics_add(to, METRIC_COUNTER, "pgonce_keeper_connects",
-	                               "Connections made to PostgreSQL, reconnections included.", NULL, 0);
+	                               "Connections to PostgreSQL, including reconnections.", NULL, 0);
 }
 
 /*
- * The step has failed, with the last failure: in the log, ever more rarely, and in the database,
- * where that can be written.
+ * The step has failed, with the last failure: notes it in the log, more and more rarely, and in the
+ * database, if that can be written.
  */
 static failure_kind note_failure(keeper *keeper, step *step)
 {
@@ -174,14 +174,14 @@ static failure_kind note_failure(keeper *keeper, step *step)
 		                                has_code ? ")" : "", failure->text);
 	}
 	if (keeper->database.connection == NULL) {
-		return FAILURE_CONNECTION; /* it was canceled, and the connection given up */
+		return FAILURE_CONNECTION; /* it was canceled, and the connection closed */
 	}
 	parameters_text(&given, keeper->name);
 	parameters_text(&given, step->name);
 	parameters_text(&given, failure->sqlstate);
 	parameters_text(&given, failure->text);
 	failure_kind kind = ask(keeper, SQL_KEEP_FAILED, &given, ASK_MS, NULL);
-	/* A disk that is full takes no notes. */
+	/* A full disk accepts no notes. */
 	return is_refusal(kind) ? FAILURE_NONE : kind;
 }
 
@@ -204,7 +204,7 @@ static void tell(keeper *keeper, step *step, int64_t done, int pieces, int64_t t
 
 /* ---- the lease */
 
-/* *taken: the lease is ours, from now on. */
+/* *taken: this process has the lease from now on. */
 static failure_kind take(keeper *keeper, bool *taken)
 {
 	parameters given = {0};
@@ -223,7 +223,7 @@ static failure_kind take(keeper *keeper, bool *taken)
 	return kind;
 }
 
-/* The lease is renewed when a third of it has passed. */
+/* Renews the lease when a third of it has passed. */
 static outcome hold(keeper *keeper, failure_kind *code)
 {
 	bool taken = true;
@@ -239,10 +239,7 @@ static void release(keeper *keeper)
 {
 	parameters given = {0};
 
-	/*
-	 * This one statement is sent although the process is to stop, and its answer not waited for
-	 * long.
-	 */
+	/* This statement is sent even if the process is stopping, with a short wait for its answer. */
 	keeper->database.stop_ms = DATABASE_PATIENT;
 	parameters_text(&given, keeper->name);
 	(void)ask(keeper, SQL_KEEP_RELEASE, &given, RELEASE_MS, NULL);
@@ -258,7 +255,7 @@ typedef struct piece {
 	char detail[DETAIL_BYTES];
 } piece;
 
-/* A statement that the contract gave, which must not be in a transaction. */
+/* A statement provided by the contract, which must not be in a transaction. */
 static failure_kind run_command(keeper *keeper, const step *step, const char *command)
 {
 	char quoted[RUNTIME_QUOTE_BYTES];
@@ -294,7 +291,7 @@ static failure_kind run_piece(keeper *keeper, const step *step, piece *piece)
 	return kind;
 }
 
-/* After what the server refused: is it that the lease is another's? */
+/* After the server refused a statement: checks whether another keeper has the lease. */
 static outcome judge(keeper *keeper, step *step, failure_kind *code)
 {
 	if (strcmp(keeper->failure.sqlstate, "55000") == 0) {
@@ -311,8 +308,8 @@ static outcome judge(keeper *keeper, step *step, failure_kind *code)
 }
 
 /*
- * Nineteen times as long as the piece took, so that keeping takes a twentieth of one CPU; half of
- * that, and again half, where it cannot keep up so. True: it is time to stop.
+ * Pauses nineteen times as long as the piece took, so that the keeper uses a twentieth of one CPU;
+ * half of that, and half again, if it cannot keep up. True: it is time to stop.
  */
 static bool pause_after(const keeper *keeper, int64_t took_ms)
 {
@@ -323,7 +320,7 @@ static bool pause_after(const keeper *keeper, int64_t took_ms)
 	return runtime_sleep(pause_ms < PAUSE_MOST_MS ? pause_ms : PAUSE_MOST_MS);
 }
 
-/* Piece by piece, until there is no more, its slice of the round is over, or it fails. */
+/* Runs pieces until there are no more, its slice of the round is over, or one fails. */
 static outcome run_step(keeper *keeper, step *step, failure_kind *code)
 {
 	int64_t started_ms = runtime_now_ms();
@@ -383,8 +380,8 @@ static outcome run_round(keeper *keeper, failure_kind *code)
 		return SESSION_ENDED;
 	}
 	/*
-	 * The first step, the days to come, always. A step in which the connection has ended is passed
-	 * over once, or one that ends it each time would keep the later ones from ever being run.
+	 * The first step, which creates coming days, always runs. A step in which the connection ended
+	 * is skipped once: if it ended the connection each time, the later steps would never run.
 	 */
 	int go_on_at = keeper->go_on_at;
 	keeper->go_on_at = 0;
@@ -413,8 +410,8 @@ static outcome run_round(keeper *keeper, failure_kind *code)
 }
 
 /*
- * Around the interval, so that keepers of many databases do not come together. True: it is time to
- * stop.
+ * About one interval, so that keepers of many databases do not run at the same time. True: it is
+ * time to stop.
  */
 static bool sleep_between(const keeper *keeper)
 {
@@ -442,7 +439,7 @@ static void tell_standby(keeper *keeper)
 }
 
 /*
- * SIGHUP, between two rounds: there is no file of ours, but a new connection reads libpq's
+ * SIGHUP, between two rounds: the keeper has no file, but a new connection reads libpq's files
  * (services, passwords, certificates) again, and may lead to another database.
  */
 static bool is_reloading(keeper *keeper)
@@ -450,14 +447,14 @@ static bool is_reloading(keeper *keeper)
 	if (!keeper->call->once && runtime_reload_take()) {
 		keeper->anew = true;
 		runtime_log(&keeper->speaker, RUNTIME_INFO, "reloaded",
-		            "connection=new hint=\"what the command line and the environment say stays until a restart\"");
+		            "connection=new hint=\"the command line and the environment take effect only at a restart\"");
 	}
 	return keeper->anew;
 }
 
 /*
- * Until the lease is ours, or a new connection is wanted. *held: it is another's, and that is the
- * end.
+ * Waits until this process has the lease, or a new connection is wanted. *held: another keeper has
+ * it, and the caller ends.
  */
 static failure_kind take_turn(keeper *keeper, bool *held)
 {
@@ -498,8 +495,8 @@ static failure_kind look(keeper *keeper)
 }
 
 /*
- * Over one connection. FAILURE_STOPPED: as asked, or with `once` because the round is done (or
- * *held); FAILURE_NONE: a new one is wanted.
+ * Works over one connection. FAILURE_STOPPED: on request, or with `once` because the round is done
+ * (or *held); FAILURE_NONE: a new connection is wanted.
  */
 static failure_kind work(keeper *keeper, bool *held)
 {
@@ -576,9 +573,7 @@ static keeper_end run(keeper *keeper)
 	return keeper->call->once && keeper->failed_steps > 0 ? KEEPER_FAILED : KEEPER_STOPPED;
 }
 
-/*
- * "NAME/PID-RANDOM": two processes never take themselves for one another, whatever they are called.
- */
+/* "NAME/PID-RANDOM": two processes never have the same name. */
 static void set_names(keeper *keeper, char name[NAME_BYTES / 2])
 {
 	uint32_t random = 0;

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- May this role run ALTER TABLE .. DETACH PARTITION .. CONCURRENTLY on the intents, and can this server?
+-- Whether this role may run ALTER TABLE .. DETACH PARTITION .. CONCURRENTLY on the intents, and this server can.
 SELECT pg_has_role(c.relowner, 'USAGE') AND current_setting('server_version_num')::integer >= 140000
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE n.nspname = 'once' AND c.relname = 'intent'

@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The lease, given back.
+-- Gives the lease back.
 SELECT once_job.keep_release($1::text)

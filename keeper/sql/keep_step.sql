@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- One piece of a step.
+-- Does one piece of a step.
 SELECT k.done, k.more, k.command, k.detail FROM once_job.keep_step($1::text, $2::text, $3::boolean) AS k

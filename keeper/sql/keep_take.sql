@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The lease, taken or renewed: for so many milliseconds.
+-- Takes or renews the lease, for $2 milliseconds.
 SELECT once_job.keep_take($1::text, $2::bigint * interval '1 millisecond')
