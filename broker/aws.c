@@ -25,7 +25,7 @@ enum {
 /* Ten messages of a megabyte, which JSON may expand sixfold. */
 #define ANSWER_BYTES_MAX ((int64_t)64 << 20)
 
-/* ---- where it is */
+/* ---- the address */
 
 static const char *from_environment(const char *name)
 {
@@ -133,7 +133,7 @@ struct aws_client {
 	http_client *http;
 	http_client *errands; /* for aws_do */
 	aws_call *failed;     /* calls that failed before they were sent */
-	int64_t ahead_s;      /* how far the server's clock is ahead of ours */
+	int64_t ahead_s;      /* the server's clock minus this machine's, in seconds */
 };
 
 static http_client *open_http(const aws_address *address, int64_t calls_max, int64_t timeout_ms)

@@ -175,7 +175,7 @@ json_t *aws_attributes_json(const aws_attributes *attributes)
 	return object;
 }
 
-/* ASCII letters, digits and punctuation; and not like one of our own. */
+/* ASCII letters, digits and punctuation, without our prefix. */
 static bool is_group(once_bytes key)
 {
 	const char *text = key.data;

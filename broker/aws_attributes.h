@@ -11,7 +11,7 @@
 #include "pgonce.h"
 
 #define AWS_ATTRIBUTES_MAX 10
-/* The attribute with the headers that have none, as a JSON object: {"name": "value"}. */
+/* The attribute that holds all other headers, as a JSON object: {"name": "value"}. */
 #define AWS_REST_NAME "Pgonce-Headers"
 #define AWS_GROUP_BYTES 130
 

@@ -18,7 +18,7 @@ enum {
 	ANSWER_MS = 3000,
 	READ_AGAIN_MS = 60 * 1000, /* for credentials without an expiry */
 	EARLY_S = 5 * 60,          /* before the expiry */
-	RENEW_MS = 1000,           /* at most once in this time, whatever the service says */
+	RENEW_MS = 1000,           /* between two fetches, at least */
 	BACKOFF_FIRST_MS = 1000,
 	BACKOFF_MOST_MS = 30 * 1000,
 	SKEW_S_MAX = 60 /* as in aws.c */
@@ -42,7 +42,7 @@ static const char *from_environment(const char *name)
 	return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* ---- asking whoever gives them out */
+/* ---- asking a provider */
 
 typedef struct question {
 	const char *method, *url, *body;
@@ -379,7 +379,7 @@ static bool machine_fetch(aws_keychain *keychain, aws_credentials *to, char prob
 	return good;
 }
 
-/* ---- the shared file: keys, a program, or a role that these may take */
+/* ---- the shared file: keys, a program, or a role assumed with them */
 
 static bool has_entry(const char *profile, const char *name)
 {

@@ -45,7 +45,7 @@ bool aws_sha256_hex(once_bytes bytes, char hex[AWS_SHA256_HEX_BYTES])
 	return true;
 }
 
-/* ---- what is signed */
+/* ---- the signed text */
 
 /* In lower case, as the canonical form orders names. */
 static int by_name(const void *left, const void *right)

@@ -352,7 +352,7 @@ char *broker_address_hosts(const broker_address *address, const char *prefix)
 	return text;
 }
 
-/* ---- headers that steer */
+/* ---- headers that brokers act on */
 
 /* A name that ends in '*' is a prefix. */
 typedef struct steering {

@@ -31,7 +31,7 @@ typedef struct broker_options {
 	{.name = "url", .kind = CONFIG_TEXT, .offset = offsetof(broker_options, url), .required = true, .help = url_help}, \
 	{.name = "user", .kind = CONFIG_TEXT, .offset = offsetof(broker_options, user), .help = "the user, if the url names none"}, \
 	{.name = "password", .kind = CONFIG_TEXT, .offset = offsetof(broker_options, password), \
-	 .help = "the password, if the url has none; other users must then not be able to read the file"}, \
+	 .help = "the password, if it is not in the url; other users must then not be able to read the file"}, \
 	{.name = "password_file", .kind = CONFIG_TEXT, .offset = offsetof(broker_options, password_file), \
 	 .help = "a file whose first line is the password; read at each start"}, \
 	{.name = "ca_file", .kind = CONFIG_TEXT, .offset = offsetof(broker_options, ca_file), \

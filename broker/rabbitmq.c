@@ -21,7 +21,7 @@ bool rabbitmq_address_read(const config *config, const config_section *section, 
 	return broker_address_read(config, section, &options->broker, &scheme, result, problem);
 }
 
-/* ---- texts */
+/* ---- problem texts */
 
 void rabbitmq_status_problem(const char *what, int status, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -211,7 +211,7 @@ void rabbitmq_close(amqp_connection_state_t connection, bool polite)
 	amqp_destroy_connection(connection);
 }
 
-/* ---- what the broker closes */
+/* ---- closing by the broker */
 
 bool rabbitmq_frame_closes(amqp_connection_state_t connection, const amqp_frame_t *frame, int *code,
                            bool *connection_too, char problem[BROKER_PROBLEM_BYTES])

@@ -208,7 +208,7 @@ static bool apply_part(message_batch *batch, size_t first, size_t end, failure *
 	return good;
 }
 
-/* ---- finding who fails */
+/* ---- finding the failing message */
 
 static bool is_of_a_message(const message_batch *batch, const failure *failure)
 {

@@ -50,7 +50,7 @@ static void set_stalled(consumer *consumer, bool stalled)
 	}
 }
 
-/* A source that has messages but delivers none is no reason to end: an operator has to look. */
+/* A stalled source is no reason to end: an operator must act. */
 static void look_for_stall(consumer *consumer)
 {
 	const source_class *class = consumer->settings.class;

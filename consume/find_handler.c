@@ -57,7 +57,7 @@ bool find_handler(database *database, const char *handler, char **statement, fai
 	} else if (!result_is_true(result, 0, 1)) {
 		failure_set(failure, FAILURE_FAULT,
 		            "%s is a procedure, an aggregate or a window function: a handler is a function, which "
-		            "cannot commit by itself",
+		            "cannot commit",
 		            handler);
 	} else if (result_is_true(result, 0, 2)) {
 		failure_set(failure, FAILURE_FAULT, "%s returns a set: a handler returns void or one value, which is ignored",

@@ -170,7 +170,7 @@ static bool may_be_uuidv7(once_bytes id)
 }
 
 /*
- * An id that the contract refuses, or that could be mistaken for one of ours, is hashed, so that
+ * An id that the contract refuses, or that looks like one of pgonce's, is hashed, so that
  * the message is not lost.
  */
 static const char *id_of_bytes(arena *arena, once_bytes bytes, bool opaque)
@@ -189,7 +189,7 @@ const char *message_own_id(const message *message)
 	       (strncmp(message->id, OPAQUE_ID_PREFIX, strlen(OPAQUE_ID_PREFIX)) == 0 ? strlen(OPAQUE_ID_PREFIX) : 0);
 }
 
-/* The bytes at an origin; if there are none, data is NULL and *why says why. */
+/* The bytes at an origin. data NULL: not found, and *why has the reason. */
 static once_bytes bytes_at(const source_message *delivery, const origin *from, arena *arena, const char **why)
 {
 	const source_header *header = NULL;
@@ -361,7 +361,7 @@ const char *message_trace(const source_header *headers, size_t count, arena *are
 	return once_traceparent_valid(found) ? found : NULL;
 }
 
-/* ---- the whole */
+/* ---- a message */
 
 void message_refuse(message *message, arena *arena, const char *code, const char *format, ...)
 {

@@ -20,7 +20,7 @@ enum {
 static const char *const state_names[] = {
     [PARKED_WAITING] = "waiting", [PARKED_RETRYING] = "retrying", [PARKED_DEAD] = "dead"};
 
-/* ---- what becomes of a message */
+/* ---- what happens to a message */
 
 void parked_log(const consumer *consumer, const parking *parking)
 {

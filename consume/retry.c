@@ -93,7 +93,7 @@ static bool apply_one(consumer *consumer, message *message, bool *refused, failu
 	       parked_remove(consumer, &gone, 1, failure) && commit(consumer, process ? 1 : 0, 1, failure);
 }
 
-/* ---- one message in a transaction of its own */
+/* ---- one message in its own transaction */
 
 /*
  * After its transaction is rolled back: schedules its next try, in its own transaction. A handler
@@ -181,7 +181,7 @@ static bool retry_each(consumer *consumer, message *messages, size_t count, aren
 	return true;
 }
 
-/* ---- those that are due */
+/* ---- due messages */
 
 /*
  * How many of the first may be applied together: those known to be fit for a handler. They are in

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ, NATS
+ * source.h: the source of a consumer's messages: the one interface that Kafka, RabbitMQ, NATS
  * JetStream and SQS implement, one file each (source_*.c). A source hands over messages and
  * acknowledges them once their effects are committed. It knows nothing about PostgreSQL. One thread
  * uses a source.

@@ -102,7 +102,7 @@ static void refresh(keeper_collector *collector)
 	collector->failing = !good;
 }
 
-/* ---- what it says */
+/* ---- reading the answer */
 
 /* A flat object of texts. Returns how many; -1: not one. The texts belong to json. */
 static int labels_of(const json_t *json, metric_label labels[LABELS_MAX])

@@ -111,7 +111,7 @@ static bool is_refusal(failure_kind kind)
 	return kind == FAILURE_FAULT || kind == FAILURE_PASSING || kind == FAILURE_CANCELED;
 }
 
-/* ---- what is kept of a step */
+/* ---- what is remembered about a step */
 
 static step *find_step(keeper *keeper, const char *name)
 {
@@ -482,7 +482,7 @@ static failure_kind take_turn(keeper *keeper, bool *held)
 	}
 }
 
-/* ---- the life */
+/* ---- running */
 
 static failure_kind look(keeper *keeper)
 {

@@ -30,7 +30,7 @@
 typedef struct call_site {
 	Oid original;      /* the contract's function */
 	FmgrInfo function; /* the same, ready to be called; looked up when first needed */
-	bool plain_types;  /* bytes, where a body may have any type */
+	bool plain_types;  /* bytes, for a body of any type */
 } call_site;
 
 /* The arguments of a finish, checked. */

@@ -89,7 +89,7 @@ static bool store(native_tables *tables, native_updating *updating, const native
 	return native_updating_next(updating, &row, &changed, replaces);
 }
 
-/* Stores all plain ones, in one statement. rest: the others; false: there are none. */
+/* Stores all plain ones, in one statement. rest: the others; false: all were stored. */
 static bool store_all(native_tables *tables, const native_contract *contract, const native_batch *batch,
                       const report *reports, native_rest *rest)
 {

@@ -61,7 +61,7 @@ static char *duplicate(const char *text)
 	return copy;
 }
 
-/* ---- what is wrong */
+/* ---- problems */
 
 __attribute__((format(printf, 3, 4))) static char *at_line(const config *config, int line, const char *format, ...)
 {
@@ -197,7 +197,7 @@ static bool is_kind(const char *word)
 
 /*
  * "[relay orders]". If the line is invalid, the lines after it must not join another section: they
- * go to one of a kind that no reader looks up.
+ * go to a section whose kind no reader looks up.
  */
 static char *read_section(config *config, int line, char *text)
 {
@@ -353,7 +353,7 @@ static char *read_lines(config *config, size_t length)
 	return problems;
 }
 
-/* ---- the whole */
+/* ---- the file */
 
 static config *new_config(const char *path)
 {

@@ -89,7 +89,7 @@ typedef struct config_option {
 	const char *choices;
 	int64_t minimum, maximum;
 	const char *standard; /* the default, as written in the file; NULL: none */
-	/* to what it applies: "nats|rabbitmq"; NULL: everything. The reader's own rule checks it */
+	/* what it applies to: "nats|rabbitmq"; NULL: everything. The reader's own rule checks it */
 	const char *applies;
 	bool required;
 	const char *help;
@@ -109,7 +109,7 @@ bool config_apply(const config *config, const config_section *section, const con
  */
 bool config_known(const config *config, const config_section *section, const config_option *const *tables,
                   size_t table_count, char **problem);
-/* The section's first entry with that name; NULL: it has none. */
+/* The section's first entry with that name, or NULL. */
 const config_entry *config_entry_of(const config_section *section, const char *name);
 /*
  * A problem with an entry or section of the config, worded like all others: "pgonce.conf:12: [relay

@@ -29,7 +29,7 @@ enum {
 	FORMAT_BINARY = 1
 };
 
-/* ---- what went wrong */
+/* ---- failures */
 
 static bool begins_with_one(const char *sqlstate, const char *const *beginnings)
 {
@@ -125,7 +125,7 @@ static void tell_read_only(const database *database, failure *failure)
 
 /*
  * An ERROR raised by a user's code, or by a deferred trigger at COMMIT, ends only the statement,
- * whatever its SQLSTATE: postgres_fdw raises 08001 if the foreign server is away, and any code may
+ * whatever its SQLSTATE: postgres_fdw raises 08001 if the foreign server is away, and a handler may
  * RAISE 25006. The end of our own connection is FATAL. And a missing object in a user's code is not
  * a missing contract.
  */
@@ -610,7 +610,7 @@ static bool prepare(database *database, int query, parameters *parameters, failu
 		database_disconnect(database); /* the name may or may not be taken */
 	} else if (!database->prepared[query]) {
 		set_from_result(database, result, query + 1 == database->theirs, failure);
-		/* The server cannot run a statement of ours: not a message's fault. */
+		/* The server cannot run pgonce's own statement: not a message's fault. */
 		failure->kind = failure->kind == FAILURE_FAULT ? FAILURE_PASSING : failure->kind;
 	}
 	PQclear(result);

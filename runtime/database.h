@@ -32,7 +32,7 @@ typedef enum failure_kind {
 typedef struct failure {
 	failure_kind kind;
 	bool is_theirs;   /* raised by user code: the text may contain a payload */
-	char sqlstate[6]; /* "" if there is none */
+	char sqlstate[6]; /* "": unknown */
 	/* message, detail, hint, and the context if user code raised it; UTF-8 */
 	char text[FAILURE_TEXT_BYTES];
 } failure;

@@ -178,7 +178,7 @@ static int on_request(void *user, char *remote, char *local, int remote_port, in
 	return again ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
 }
 
-/* ---- making */
+/* ---- creating a client */
 
 static pthread_once_t started = PTHREAD_ONCE_INIT;
 static bool curl_works = false;

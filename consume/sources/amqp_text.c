@@ -45,7 +45,7 @@ static void append(text_buffer *buffer, const void *data, size_t length)
 
 static void append_pair(text_buffer *buffer, amqp_bytes_t name, const void *value, size_t value_length)
 {
-	/* A NUL would end the name early; AMQP's short strings allow one, but real names have none. */
+	/* A NUL would end the name early; AMQP allows it in short strings, but no real name has one. */
 	size_t name_length = name.len == 0 ? 0 : strnlen(name.bytes, name.len);
 
 	append(buffer, name_length == 0 ? "" : name.bytes, name_length);
@@ -212,7 +212,7 @@ static json_t *json_of(const amqp_field_value_t *value)
 	return number != NULL ? number : json_string(text); /* NaN, or more than 64 bits */
 }
 
-/* ---- All of a message ---- */
+/* ---- A whole message ---- */
 
 static void append_value(text_buffer *buffer, amqp_bytes_t name, const amqp_field_value_t *value)
 {

@@ -9,7 +9,7 @@
 static const char *const properties[][2] = {
 	{"enable.idempotence", "true"},
 	{"message.timeout.ms", "10000"},
-	/* so long a topic may be unknown; librdkafka's own is longer than anyone waits here */
+	/* how long a topic may be unknown; librdkafka's default is longer than any caller waits here */
 	{"topic.metadata.propagation.max.ms", "3000"},
 	{NULL, NULL}};
 /* clang-format on */
@@ -89,13 +89,13 @@ bool kafka_producer_end(kafka_producer *producer, char problem[BROKER_PROBLEM_BY
 	if (!producer->reported) {
 		rd_kafka_purge(producer->client, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
 	}
-	/* The report comes, whatever it takes: it would be taken for that of the next message. */
+	/* The report always comes: an unread one would be taken for the next message's. */
 	while (!producer->reported) {
 		rd_kafka_poll(producer->client, 100);
 	}
 	rd_kafka_resp_err_t error = producer->error;
 	if (error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
-		error = RD_KAFKA_RESP_ERR__MSG_TIMED_OUT; /* our own doing */
+		error = RD_KAFKA_RESP_ERR__MSG_TIMED_OUT; /* we cancelled it */
 	}
 	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		kafka_problem(&producer->watch, error, problem);

@@ -14,14 +14,14 @@ typedef struct kafka_producer {
 	rd_kafka_t *client; /* NULL: not needed yet */
 	kafka_watch watch;
 	bool reported;
-	rd_kafka_resp_err_t error; /* as it was reported */
+	rd_kafka_resp_err_t error; /* the reported error */
 } kafka_producer;
 
-/* Sends a copy; then poll, and end. False: it cannot be sent. */
+/* Sends a copy; then call poll, and end. False: it cannot be sent. */
 bool kafka_producer_send(kafka_producer *producer, const char *topic, const source_message *message,
                          const source_header *more, size_t more_count, char problem[BROKER_PROBLEM_BYTES]);
-/* Waits for a moment. True: it is known what became of the message. */
+/* Waits for a moment. True: the result is known. */
 bool kafka_producer_poll(kafka_producer *producer);
-/* Gives the message up where that is not known yet. True: the broker has acknowledged it. */
+/* Cancels the message if its result is unknown. True: the broker has acknowledged it. */
 bool kafka_producer_end(kafka_producer *producer, char problem[BROKER_PROBLEM_BYTES]);
 void kafka_producer_close(kafka_producer *producer);

@@ -13,13 +13,13 @@
 #include "runtime.h"
 
 enum {
-	/* Any broker, for who leads what. If that one hangs, each partition is asked about alone. */
+	/* Any broker, about leaders. If it hangs, each partition is asked about separately. */
 	WHO_MS = 1000,
-	/* One broker, where each of a few questions stands behind a fetch that waits for messages. */
+	/* One broker; each of a few questions waits behind a fetch that waits for messages. */
 	ASK_MS = 3000,
 	ALL_MS = 3000, /* after which no other broker is asked */
 	LEADERLESS = -1,
-	ALONE = -2 /* and below: of one whose leader is not known */
+	ALONE = -2 /* and below: for a partition whose leader is unknown */
 };
 
 int64_t starts_reset(const char *value)
@@ -42,7 +42,7 @@ int64_t starts_reset(const char *value)
 	return RD_KAFKA_OFFSET_BEGINNING;
 }
 
-/* What one broker is asked about. */
+/* The partitions that one broker is asked about. */
 typedef struct share {
 	rd_kafka_t *client;
 	start **starts;
@@ -52,8 +52,8 @@ typedef struct share {
 } share;
 
 /*
- * The offsets of a time, or of the begins or ends. To be destroyed; NULL: no answer. One that has
- * an error has an offset below 0, and is START_UNKNOWN.
+ * The offsets at a time, or of the beginnings or ends. Destroy it; NULL: no answer. A partition
+ * with an error has an offset below 0, and is START_UNKNOWN.
  */
 static rd_kafka_topic_partition_list_t *ask(const share *share, int64_t what)
 {
@@ -88,8 +88,9 @@ static int64_t offset_in(const rd_kafka_topic_partition_list_t *list, const star
 }
 
 /*
- * Does a message come before the first that is young enough? Where that is the first of all, what
- * follows was written later, whatever time it bears: it was applied later, too, and is remembered.
+ * Whether a message comes before the first that is young enough. If that one is the first of all,
+ * later ones were written later, whatever their time says: they were applied later too, and are
+ * remembered.
  */
 static void ask_age(const share *share, const start_rules *rules)
 {
@@ -143,7 +144,7 @@ static void ask_share(const share *share, const start_rules *rules)
 	}
 }
 
-/* The broker that leads it, by its number. */
+/* The number of the broker that leads it. */
 static int32_t leader_of(const struct rd_kafka_metadata *metadata, const start *start)
 {
 	for (int t = 0; t < metadata->topic_cnt; t++) {
@@ -158,8 +159,8 @@ static int32_t leader_of(const struct rd_kafka_metadata *metadata, const start *
 }
 
 /*
- * A partition without a leader would hold up the others of one question, and a broker that hangs
- * those of all others.
+ * A partition without a leader would delay the others in one question, and a broker that hangs
+ * those of all brokers.
  */
 void starts_ask(rd_kafka_t *client, const start_rules *rules, start *starts, int count,
                 char problem[BROKER_PROBLEM_BYTES])

@@ -7,7 +7,7 @@
 
 enum {
 	ASK_MS = 1000,
-	/* One for what was fetched before the end was known, one for what was fetched meanwhile. */
+	/* One for messages fetched before the end was known, one for those fetched meanwhile. */
 	ROUNDS_MIN = 3
 };
 
@@ -30,7 +30,8 @@ static void take_end(const watchdog *watchdog, progress *progress, int64_t end)
 	progress->end = end;
 }
 
-/* Of all that gave nothing since the last time, at once. Without an answer nothing is known. */
+/* Asks about all partitions that delivered nothing since the last time, at once. Without an answer,
+ * the state is unknown. */
 static void ask_ends(const watchdog *watchdog, progress *list, rd_kafka_t *client)
 {
 	rd_kafka_topic_partition_list_t *quiet = rd_kafka_topic_partition_list_new(16);
@@ -79,7 +80,7 @@ bool watchdog_stalled(const watchdog *watchdog, const progress *list, char *prob
 	}
 	if (first != NULL) {
 		int used = snprintf(problem, bytes,
-		                    "%.200s has messages up to the offset %" PRId64 ", and gives none from %" PRId64 " on",
+		                    "%.200s has messages up to the offset %" PRId64 ", but delivers none from %" PRId64 " on",
 		                    first->part, first->end, first->read);
 		if (more > 0 && used > 0 && (size_t)used < bytes) {
 			snprintf(problem + used, bytes - (size_t)used, "; %d more", more);

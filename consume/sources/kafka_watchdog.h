@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka_watchdog.h: notices a partition that has messages and gives none. Of one that gave nothing
- * for a while the broker is asked where it ends. If that is above what was read, and what was
- * fetched since then brings nothing of it, it is stalled. Used by kafka.c alone.
+ * kafka_watchdog.h: notices a partition that has messages but delivers none. If a partition
+ * delivered nothing for a while, the broker is asked for its end. If that is above what was read,
+ * and later fetches bring none of it, the partition is stalled. Used by kafka.c alone.
  */
 #pragma once
 
@@ -10,20 +10,20 @@
 #include "stall.h"
 
 typedef struct watchdog {
-	int64_t after_ms; /* so long a partition may give nothing; the rest is the watchdog's own */
+	int64_t after_ms; /* how long a partition may deliver nothing; the other fields are private */
 	wait_clock clock;
-	int64_t asked_ms; /* on the clock: when ends were asked for last */
-	/* A round is over when all is taken that was fetched at its beginning. */
+	int64_t asked_ms; /* on the clock: when ends were last asked for */
+	/* A round is over when everything fetched at its beginning is taken. */
 	uint64_t rounds;
-	size_t ahead; /* so much is left in this one */
+	size_t ahead; /* how many are left in this round */
 } watchdog;
 
-/* A message was read, or the partition's end seen: the next has that offset. NULL: not ours. */
+/* A message was read, or the partition's end seen: this is the next offset. NULL: not ours. */
 void watchdog_read(watchdog *watchdog, progress *progress, int64_t offset);
 /*
- * To be called whenever messages were waited for; `fetched`: so many are not taken yet. May ask the
- * broker, once in half of after_ms, for a second at most.
+ * Call it whenever messages were waited for; `fetched`: how many are not taken yet. May ask the
+ * broker, once per half of after_ms, for at most a second.
  */
 void watchdog_look(watchdog *watchdog, progress *list, rd_kafka_t *client, size_t fetched);
-/* Is one stalled? Then `problem` says which, and how many more are. */
+/* True: one is stalled; `problem` says which, and how many more. */
 bool watchdog_stalled(const watchdog *watchdog, const progress *list, char *problem, size_t bytes);

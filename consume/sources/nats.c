@@ -122,7 +122,7 @@ struct source {
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
 };
 
-/* ---- Losing and making the connection ---- */
+/* ---- The connection ---- */
 
 static void release(delivery *delivery)
 {

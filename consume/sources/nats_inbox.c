@@ -71,7 +71,7 @@ static void on_end(void *closure)
 	leave(closure);
 }
 
-/* ---- in the source's */
+/* ---- in the source's thread */
 
 static void make_condition(pthread_cond_t *condition)
 {

@@ -33,7 +33,7 @@ enum {
 	BEAT_MS = 2000,
 	PUBLISHER_IDLE_MS = 5000, /* so short that the broker has not missed a heartbeat */
 	SHORT_STRING_BYTES_MAX = 255,
-	AHEAD_S = 86400, /* how far a producer's clock may be ahead of ours */
+	AHEAD_S = 86400, /* how far a producer's clock may be ahead */
 	/* how long another member may hold a message: twice the broker's consumer_timeout */
 	OTHERS_MS = 3600 * 1000
 };
@@ -108,7 +108,7 @@ static void release(delivery *delivery)
 	free(delivery);
 }
 
-/* ---- Losing and making the connection ---- */
+/* ---- The connection ---- */
 
 static void disconnect(source *source, bool polite)
 {
@@ -156,7 +156,7 @@ static bool find_queue(source *source)
 	return rabbitmq_queue_find(source->connection, &want, &source->limit, source->problem);
 }
 
-/* ---- The window: the broker bounds by number, and not by bytes ---- */
+/* ---- The window: the broker limits the number of messages, not their bytes ---- */
 
 static size_t here_bytes(const source *source)
 {
@@ -324,7 +324,7 @@ static void note_deliveries(source *source, const amqp_basic_properties_t *prope
 	            is_last ? "the queue drops the message if it is returned once more: do not stop this process before "
 	                      "it is applied, and remove the limit"
 	                    : "the queue counts how often a message came back from a consumer that ended; a delivery limit "
-	                      "(an argument or a policy) would drop it unhandled: make sure that there is none");
+	                      "(an argument or a policy) would drop it unhandled: make sure that the queue has no limit");
 }
 
 /* Takes over the envelope. */

@@ -84,11 +84,11 @@ static amqp_table_entry_t number_argument(const char *name, int64_t value)
 	                            .value = {.kind = AMQP_FIELD_KIND_I64, .value.i64 = value}};
 }
 
-/* ---- what a refusal tells */
+/* ---- reading a refusal */
 
 /* An argument for which the queue has another value than we declared. */
 typedef struct clue {
-	const char *name, *value, *type; /* value NULL: the queue has none; type "": our type */
+	const char *name, *value, *type; /* value NULL: the queue lacks it; type "": our type */
 } clue;
 
 /* The last place of `word`; NULL: not found. */
@@ -212,7 +212,7 @@ static asked look(amqp_connection_state_t connection, const char *queue, queue_k
 	return asked;
 }
 
-/* ---- finding and making ---- */
+/* ---- finding and creating ---- */
 
 static bool bind_queue(amqp_connection_state_t connection, const rabbitmq_queue_want *want,
                        char problem[BROKER_PROBLEM_BYTES])

@@ -83,7 +83,7 @@ struct source {
 	char problem[BROKER_PROBLEM_BYTES];
 };
 
-/* ---- what fails */
+/* ---- failures */
 
 static void fail(source *source, const char *problem)
 {
@@ -168,7 +168,7 @@ static void receive_more(source *source)
 		}
 		errand *errand = errand_new(&source->calls, ERRAND_RECEIVE);
 		errand_ask(&source->calls, errand, most);
-		/* Only one call waits: the others fetch more of what is already there. */
+		/* Only one call waits: the others fetch more of the messages already in the queue. */
 		json_int_t wait_s = source->calls.counts[ERRAND_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
 		json_t *request = json_pack(
 		    "{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages", (int)most,
@@ -717,7 +717,7 @@ static char *sqs_note(const config *config, const config_section *section)
 	config_problem_add(&notes,
 	                   config_problem(config, section, NULL,
 	                                  "a message that is neither applied nor parked 12 hours after SQS delivered it "
-	                                  "is delivered again, whatever visibility is set"));
+	                                  "is delivered again, even if its visibility was extended"));
 	return notes;
 }
 

@@ -256,7 +256,7 @@ void sqs_message_release(delivery *delivery)
 	free(delivery);
 }
 
-/* ---- and back */
+/* ---- from a delivery to a message */
 
 bool sqs_message_id(char id[AWS_SHA256_HEX_BYTES])
 {

@@ -384,7 +384,7 @@ def test_a_partition_that_has_messages_and_gives_none_is_stalled_until_it_gives_
             source.fetch()
             assert time.monotonic() < deadline
         assert time.monotonic() - began >= 2
-        assert source.stalled() == f"{topic}/0 has messages up to the offset 5, and gives none from 3 on"
+        assert source.stalled() == f"{topic}/0 has messages up to the offset 5, but delivers none from 3 on"
         broker.delete_records(topic, 0, 4)
         assert payloads(source.collect(1)) == ["m5"]
         assert source.stalled() is None
@@ -466,7 +466,7 @@ def test_a_stalled_partition_is_said_by_the_log_a_metric_and_ready(broker, topic
         wait_until(lambda: stalled() == 1, "the alarm")
         status, _, text = ask(address, "/once/ready")
         assert (status, text) == (503, "a consumer's source has messages but delivers none: the log names it\n")
-        assert f"event=stalled problem=\"{topic}/0 has messages up to the offset 3, and gives none from 1 on\"" in log.read_text()
+        assert f"event=stalled problem=\"{topic}/0 has messages up to the offset 3, but delivers none from 1 on\"" in log.read_text()
         broker.delete_records(topic, 0, 2)
         wait_until(lambda: stalled() == 0, "the end of the alarm")
         wait_until(lambda: db.value("SELECT count(*) FROM applied") == 1, "the next message")
