@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Static analysis of every C file outside of tests/: clang-tidy (with clang's analyzer) and gcc -fanalyzer, as many at once as there are processors,
-the largest files first, so that no processor waits for another's last file.
+"""Static analysis of every C file outside of tests/: clang-tidy (with clang's analyzer) and gcc -fanalyzer, one process per processor, the largest
+files first, so that no processor waits for another's last file.
 
-Clang's analyzer is nearly all of clang-tidy's time, and most of that goes into few large functions, whose paths it follows until it has seen 225,000
-states. PGONCE_ANALYZER_STATES bounds them (75,000 by default, as clang's own quick mode has it, with all else as thorough as ever; `make lint-deep`
-says 225,000). What is behind the bound gcc's analyzer follows by rules of its own.
+Clang's analyzer takes nearly all of clang-tidy's time, most of it in a few large functions, whose paths it follows until it has seen 225,000 states.
+PGONCE_ANALYZER_STATES sets this limit (default 75,000, as in clang's quick mode, with all other checks unchanged; `make lint-deep` sets 225,000).
+gcc's analyzer has its own limits.
 
     analyze.py BUILD [FILE...]
 
-A file that passed is not analysed again by the same build directory until it, a header that it reads, or the rules change: what passed is kept under
-BUILD/analyzed by the hash of all of these."""
+A file that passed is not analysed again in the same build directory until it, a header that it includes, or the rules change: BUILD/analyzed stores
+the hash of all of these."""
 
 import concurrent.futures
 import hashlib
@@ -24,7 +24,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STATES = os.environ.get("PGONCE_ANALYZER_STATES", "75000")
-# gcc's own, which clang 14 does not take.
+# gcc's options that clang 14 does not accept.
 GCC_ONLY = {"-ftrivial-auto-var-init=zero"}
 
 
@@ -33,7 +33,7 @@ def output_of(command, directory=ROOT):
 
 
 class File:
-    """What is analysed, with which arguments of the compiler."""
+    """The files to analyse, with their compiler arguments."""
 
     def __init__(self, path, directory, arguments):
         self.path, self.directory, self.arguments = path, directory, arguments
@@ -52,12 +52,12 @@ class File:
 
 
 def absolute(arguments, directory):
-    """Include folders as seen from anywhere."""
+    """Include folders as absolute paths."""
     return [f"-I{(directory / word[2:]).resolve()}" if word.startswith("-I") else word for word in arguments]
 
 
 def listed(build):
-    """The files of the build's list, each once."""
+    """The files in the build's list, each once."""
     files = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         directory = pathlib.Path(entry["directory"])
@@ -76,7 +76,7 @@ def rules():
 
 
 def analyze(file, passed, rules_hash):
-    """What is wrong with it ("" where nothing is), and the seconds that it took."""
+    """Its problems (or ""), and the seconds that it took."""
     start = time.monotonic()
     digest = rules_hash.copy()
     digest.update(" ".join(file.arguments).encode() + file.preprocessed() + file.path.read_bytes())

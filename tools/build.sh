@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# Builds: build.sh DIRECTORY [MESON_OPTION...] [-- TARGET...]. Configures the directory with these options where that was not done yet, and again, with
-# those that it has, where a library that decides what is built has come or gone since.
+# Builds: build.sh DIRECTORY [MESON_OPTION...] [-- TARGET...]. Configures the directory with these options if that was not done yet, and again, with
+# its present options, if a library that decides what is built was added or removed since.
 set -eu
 cd "$(dirname "$0")/.."
 directory=$1
@@ -13,10 +13,10 @@ while [ $# -gt 0 ] && [ "$1" != "--" ]; do
 done
 [ $# -eq 0 ] || shift
 
-# Where the system has no source of nginx for modules, setup.sh has put one.
+# If the system has no nginx source for modules, setup.sh has unpacked one.
 unpacked=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx
 nginx=""
-# Debian's loader and pkg-config look there. Without dpkg-dev meson takes lib64, where neither looks.
+# Debian's loader and pkg-config look there. Without dpkg-dev meson uses lib64, where neither looks.
 multiarch=$(gcc -print-multiarch 2>/dev/null || true)
 libdir=""
 [ -z "$multiarch" ] || [ ! -d "/usr/lib/$multiarch" ] || libdir=--libdir=lib/$multiarch

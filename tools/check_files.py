@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Checks that no compiler makes: one SPDX line per file, the rules of contract/ and lib/sql/, no SQL in C strings, the width of
-comments, links and words in documents, what a merge has left."""
+comments, links and words in documents, conflict markers of a merge."""
 import pathlib
 import re
 import subprocess
@@ -11,7 +11,7 @@ import contract
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".c", ".h", ".sql", ".py", ".sh", ".build", ".txt", ".jsonl", ".js", ".ts", ".go", ".java"}
-# Functions that catch errors, and so start a subtransaction, with the reason.
+# Functions that may catch errors, which starts a subtransaction, with the reason.
 MAY_CATCH = {
     "lock": "a wait that ends is an answer",
     "keep": "a step of the keeper that fails must not stop the others",
@@ -21,20 +21,20 @@ MAY_CATCH = {
     "_wait_for_days": "a wait that ends is an answer, and the lock is given back",
     "_ask": "a verify function that raises must not stop the recovery of the others",
 }
-# Where comments may be wider: they show what programs print.
+# Folders in which comments may be wider: they show the output of programs.
 WIDE_COMMENTS = ("tests/",)
 COMMENT_COLUMNS = 100
-# What the pages that are written by hand, and the help, do not say; what they say instead.
+# Words that handwritten pages and the help do not use, with their replacements.
 WORDS = {"forgotten": "deleted", "mend": "fix", "mended": "fixed", "can not": "cannot", "as installed": "by default", "of which nobody knows": "with unknown outcome"}
-# Generated from other folders, or history.
+# Pages generated from other folders, or history.
 OTHER_WORDS = ("docs/c.md", "docs/configuration.md", "docs/evidence.md", "docs/metrics.md", "docs/problems.md", "docs/sql.md")
 # Files that may look into the text of a message, with the reason.
 MAY_READ_MESSAGES = {
-    "cli/gateway/nginx.c": "nginx's own words, of another program, which has no codes",
+    "cli/gateway/nginx.c": "nginx's messages: another program, without codes",
     "cli/report.c": "drops the contract's name before a message that it prints",
-    "lib/src/session.c": "libpq tells the SQLSTATE of a connection that was refused in its text alone",
+    "lib/src/session.c": "libpq gives the SQLSTATE of a refused connection only in its text",
 }
-# To look for anything in it, or to hold it against a literal.
+# Searching a text, or comparing it with a literal.
 COMPARES = re.compile(r"\bstr(?:case)?str\(\s*([^;]*?),|\bstrn?(?:case)?cmp\(\s*([^;]*?),\s*\"")
 MESSAGE = re.compile(r"[eE]rrorMessage\(|PG_DIAG_MESSAGE|once_error_(?:message|detail|hint)\(|failure(?:->|\.)text|(?:message|problem|said|hint)$")
 problems = []
@@ -45,17 +45,17 @@ def problem(path, text):
 
 
 def listed():
-    """All that is committed, or could be."""
+    """All files that are committed, or could be."""
     out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
     return [pathlib.Path(name) for name in dict.fromkeys(out.split("\0")) if name and (ROOT / name).is_file()]
 
 
-# What git writes around the sides of a conflict. A line of = alone is a heading in some texts, and comes between two of these.
+# The lines that git writes around the sides of a conflict. A line of = is not included: it is a heading in some texts, and always between two of these.
 MARKER = re.compile(rb"^(?:<{7}|\|{7}|>{7})(?: .*)?\r?$", re.M)
 
 
 def check_markers(path, content):
-    """In a file of any kind: JSON with one fails far from its cause, and a corpus not at all."""
+    """In files of any kind: JSON with a marker fails far from its cause, and a corpus does not fail at all."""
     for found in MARKER.finditer(content):
         line = content.count(b"\n", 0, found.start()) + 1
         problem(f"{path}:{line}", "has a conflict marker of a merge")
@@ -70,12 +70,12 @@ def check_head(path, text):
 def check_literals(path, text):
     for number, line in enumerate(text.split("\n"), 1):
         if not line.lstrip().startswith("--") and any("\\" in literal for literal in re.findall(r"(?<![eE\w])'[^']*'", line)):
-            problem(f"{path}:{number}", "a backslash in a literal means another thing where standard_conforming_strings is off: write E'...'")
+            problem(f"{path}:{number}", "a backslash in a literal has another meaning if standard_conforming_strings is off: write E'...'")
 
 
 def check_function(path, text):
     names = set(re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) once(?:_job)?\.(\w+)\(", text, re.M))
-    # bind and unbind, and the three forms of fingerprint, are one thing each.
+    # bind and unbind count as one function, and so do the three forms of fingerprint.
     if len(names) != 1 and names != {"bind", "unbind"}:
         problem(path, f"holds {sorted(names)}: one function per file")
     elif path.stem not in names:
@@ -84,13 +84,13 @@ def check_function(path, text):
     if not re.search(rf"^-- {schema}\.", text, re.M):
         problem(path, "has no block comment that begins with the function's name")
     if schema != "once" and path.stem.startswith("_"):
-        problem(path, "is private, and all that is private is in schema once")
+        problem(path, "is private, and all private functions are in schema once")
     for body in re.findall(r"CREATE (?:FUNCTION|PROCEDURE).*?(?=^CREATE FUNCTION|\Z)", text, re.S | re.M):
         if "SECURITY DEFINER" in body and "SET search_path = pg_catalog, pg_temp" not in body:
             problem(path, "SECURITY DEFINER without a fixed search_path")
         if re.search(r"\bEXCEPTION\s+WHEN\b", body) and path.stem not in MAY_CATCH:
             problem(path, "an EXCEPTION block starts a subtransaction")
-    # A comparison of a key column that is not of collation "C" misses the index.
+    # Without COLLATE "C" a comparison of a key column does not use the index.
     for column in ("tenant", "scope", "key"):
         for line in re.findall(rf"\b[ia]\.{column} = (?!p\.|d\.|stored\.)([^\n]*)", text):
             if not re.match(r"[\w.\[\]]+ COLLATE \"C\"", line):
@@ -98,8 +98,8 @@ def check_function(path, text):
 
 
 def check_names(path, text):
-    """psql takes the word begin in a CREATE FUNCTION of a plain dump for the start of a body, and reads the rest of the dump as one statement."""
-    text = re.sub(r"\$\$.*?\$\$|--[^\n]*|'[^']*'", "", text, flags=re.S)      # what stands within a body, a comment or a literal is not looked at
+    """In a CREATE FUNCTION of a plain dump, psql takes the word begin for the start of a body, and reads the rest of the dump as one statement."""
+    text = re.sub(r"\$\$.*?\$\$|--[^\n]*|'[^']*'", "", text, flags=re.S)      # bodies, comments and literals are ignored
     for word in re.findall(r"\b(begin|end|case|atomic)\b(?=\s*\(|\s+[a-z])", re.sub(r"\b(CASE|END)\b", "", text)):
         problem(path, f"names something {word}: psql cannot read a dump of that")
 
@@ -108,7 +108,7 @@ def check_c(path, text):
     if str(path).startswith(("tests/", "examples/", "bench/")):
         return
     for number, line in enumerate(text.split("\n"), 1):
-        # What begins and ends transactions, or names a statement that is to be deallocated, has no parameters and is none of this.
+        # Commands that begin or end transactions, and DEALLOCATE, have no parameters and are allowed.
         if re.search(r'(?<!\\)"\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|CREATE(?! EXTENSION pgonce)|ALTER(?! EXTENSION pgonce)|DROP|SET|LOCK|GRANT|CALL|COPY|DO)\s', line):
             problem(f"{path}:{number}", "SQL in a C string: its home is a .sql file")
 
@@ -116,7 +116,7 @@ def check_c(path, text):
 def check_comments(path, text):
     if str(path).startswith(WIDE_COMMENTS):
         return
-    # Literals first, so that what looks like a comment in one is none.
+    # Literals first, so that a literal with comment characters is not taken for a comment.
     for match in re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/', text, re.S):
         start = text.rfind("\n", 0, match.start()) + 1
         for line in text[start:match.end()].expandtabs(4).split("\n"):
@@ -133,7 +133,7 @@ def check_words(path, text):
 
 
 def check_messages(path, text):
-    """What a program does must not hang on how a message is worded, in which language: there are codes for that."""
+    """A program must not decide by the wording or language of a message: there are codes for that."""
     if str(path).startswith(("tests/", "examples/", "bench/")) or str(path) in MAY_READ_MESSAGES:
         return
     for found in COMPARES.finditer(text):
@@ -149,13 +149,13 @@ def check_document(path, text):
 
 
 def check_claims(path, text):
-    """What a document names is there: a test, tests/x.py::test_y, or a source."""
+    """The tests (tests/x.py::test_y) and sources that a document names must exist."""
     for file, _, name in re.findall(r"`((?:tests/[\w/]+|(?:contract|lib|gateway|relay|consume)/[\w/]+(?=\.))(?:\.\w+)?)(::(\w+))?`", text):
         if not (ROOT / file).exists():
             problem(path, f"names {file}, which is not there")
         elif name and not re.search(rf"\b{name}\(", (ROOT / file).read_text()):
             problem(path, f"names {file}::{name}, which is not there")
-    # Of the clients also a case of the suite, or a test whose name is a sentence.
+    # For clients, also a case of the suite, or a test whose name is a sentence.
     for file, name in re.findall(r"`(clients/[\w/.-]+\.(?:py|go|java|js|json))::([^`]+)`", text):
         if not (ROOT / file).exists() or not re.search(rf"\b{re.escape(name)}(?![\w-])", (ROOT / file).read_text()):
             problem(path, f"names {file}::{name}, which is not there")
@@ -189,7 +189,7 @@ def main():
         for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X "):
             if word in text:
                 problem(path, f"holds an unfinished place ({word.strip()})")
-        # What a tagged version of the contract was, byte for byte, stands in tests/contract/upgrade/.
+        # tests/contract/upgrade/ holds the tagged versions of the contract, byte for byte.
         if path.suffix == ".sql" and not str(path).startswith("tests/contract/upgrade/") and any(len(line) > 140 for line in text.split("\n")):
             problem(path, "has lines of more than 140 characters")
     for each in problems:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Checks that no two C files call each other, in a circle of any length: circles.py BUILD. What is called is read from the objects that were built (nm).
-Checks besides that the calls between the folders of contract/ run one way."""
+"""Checks that C files do not call each other in a circle of any length: circles.py BUILD. The calls are read from the built objects (nm).
+Also checks that the calls between the folders of contract/ run one way."""
 import collections
 import pathlib
 import re
@@ -10,17 +10,17 @@ import sys
 
 import contract
 
-# Files that are one room: a statement's answer ends operations, and an operation that ends begins others.
+# Files that may call each other: a statement's answer ends operations, and the end of an operation begins others.
 ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src/settle.c", "lib/src/wire.c"}]
-# What nginx has each file of a module know: the module's own number.
+# nginx requires every file of a module to know the module's number.
 KNOWN_TO_ALL = {"ngx_http_once_module"}
 FOLDERS = ("lib", "runtime", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
-# Of contract/: a function calls those of its own folder and of the folders before it. access/ and keep/, which makes days, serve all of them.
+# In contract/ a function may call functions of its folder and of earlier folders. All may call access/ and keep/, which creates days.
 LAYERS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "see")
 
 
 def symbols(build):
-    """Of each source what it defines, and what it needs of others."""
+    """For each source: the names it defines, and the names it needs from others."""
     for built in sorted(build.rglob("*.c.o")):
         folder, name = built.relative_to(build).parts[0], built.name.removesuffix(".o")
         # meson's object of lib/src/x.c is src_x.c.o
@@ -31,7 +31,7 @@ def symbols(build):
 
 
 def calls(build):
-    """From file to file: by which names."""
+    """The names used from file to file."""
     known = list(symbols(build))
     homes = {name: source for source, defined, _ in known for name in defined}
     found = collections.defaultdict(dict)
@@ -64,7 +64,7 @@ def circles(found):
 
 
 def against_the_layers(root):
-    """The calls between functions of contract/ that lead from a folder to a later one."""
+    """The calls between functions of contract/ from a folder to a later one."""
     contract.ROOT = root
     paths = contract.functions()
     homes = {path.stem: path for path in paths}

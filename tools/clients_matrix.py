@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Writes docs/clients.md: the cases of clients/conformance and the doors that they hold for, and what differs in a framework (tests/transparency), from the data
-alone. A client's skips.json says what it leaves out.
---check: fails where the page differs. --results DIR: and where what the clients' tests have written there does not agree with it."""
+"""Writes docs/clients.md from the data: the cases of clients/conformance and the doors that they apply to, and the differences in a framework
+(tests/transparency). A client's skips.json lists the cases that it leaves out.
+--check: fails if the page differs. --results DIR: fails also if the results that the clients' tests have written there differ from it."""
 
 import argparse
 import json
@@ -14,9 +14,9 @@ SUITE = ROOT / "clients/conformance"
 TRANSPARENCY = ROOT / "tests/transparency"
 PAGE = ROOT / "docs/clients.md"
 CLIENTS = ("node", "python", "go", "java")
-# The frameworks by which a case's doors may name a part of a client.
+# Frameworks that a case's doors may use to name a part of a client.
 WAYS = {"node": {"express": "Express", "fastify": "Fastify", "node-http": "plain http"}, "python": {"starlette": "Starlette", "flask": "Flask", "django": "Django"}}
-# By file: the doors that are no client, by the names that a case's doors have for them.
+# By file: the doors that are not clients, by their names in a case's doors.
 OTHERS = {"sql": ("sql",), "http": ("gateway",), "cross": ("sql", "gateway")}
 TITLES = {
     "sql": ("Calls", "`run`, `claim`, `emit`, `receive` and `lock`; in plain SQL they are written by hand."),
@@ -76,13 +76,13 @@ def skips(client):
 
 
 def holds(file, case, door):
-    """yes, the frameworks that it is for, -, or the reason why it is left out."""
+    """yes, the frameworks that it applies to, -, or the reason why it is left out."""
     named = case.get("doors")
     if door in CLIENTS:
         reason = skips(door).get(f"{file}/{case['name']}")
         ways = [title for way, title in WAYS.get(door, {}).items() if way in (named or ())]
         return reason or ("yes" if not named or {"client", door} & set(named) else ", ".join(ways) or "-")
-    # A cross case that is not for one kind of client is run by plain SQL and the gateway together.
+    # A cross case that is not for one kind of client is run with plain SQL and the gateway together.
     return "yes" if not named or door in named else "-"
 
 
@@ -147,11 +147,11 @@ def frameworks():
 
 
 def disagreements(directory):
-    """What the clients' tests said, where it is not what the page says."""
+    """The results of the clients' tests that differ from the page."""
     by_door = {}
     for path in sorted(pathlib.Path(directory).glob("*.json")):
         said = json.loads(path.read_text())
-        # java-spring is a way into java.
+        # java-spring is another entry to java.
         by_door.setdefault(said["door"].split("-")[0], {}).update(said["results"])
     for door, results in by_door.items():
         for file in TITLES:

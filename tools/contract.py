@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Puts the files of contract/ together. The one place that knows their order.
+"""Combines the files of contract/. Only this file knows their order.
 
   contract.py install            the whole contract as one SQL script (what `pgonce init --print` shows)
-  contract.py upgrade VERSION    what takes a database from this version of the contract to the present one
+  contract.py upgrade VERSION    the script from this version of the contract to the current one
   contract.py extension          the script of CREATE EXTENSION pgonce
   contract.py embed OUT.c        the same files as a C table, for the command
 """
@@ -16,19 +16,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "contract"
 RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_text()).group(1)
 
 
-# In the order in which their tables are made.
+# In the order in which their tables are created.
 ROOMS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "keep", "see", "access")
 NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql")
 
 
 def functions():
-    """The files that hold a function, those that are called first: what begins with an underscore is the contract's own."""
+    """The files with a function, called functions before their callers; those with a leading underscore are private."""
     paths = [path for room in ROOMS for path in (ROOT / room).glob("*.sql") if path.name not in NOT_FUNCTIONS]
     return sorted(paths, key=lambda path: (ROOMS.index(path.parent.name), path.stem.startswith("_"), path.stem))
 
 
 def schema_of(text):
-    """Of a function's file: once for what applications and people call, and for all private functions; once_job for what only daemons call."""
+    """The schema for a function's file: once for functions that applications and people call and for private ones; once_job for functions that only daemons call."""
     return re.search(r"^CREATE (?:FUNCTION|PROCEDURE) (once|once_job)\.", text, re.M)[1]
 
 
@@ -36,8 +36,8 @@ EXPANDED = re.compile(r"^([ \t]*)-- expand: (\w+)\((.*(?:\n[ \t]*--   .*)*)\)\n"
 
 
 def text_of(path):
-    """A file of contract/, with each line "-- expand: NAME(parameter => value, ...)" replaced by templates/NAME.sql without its head: what several functions do
-    alike and a function of its own would make slower. What it is given may go on in lines that begin with "--   "."""
+    """A file of contract/, with each line "-- expand: NAME(parameter => value, ...)" replaced by templates/NAME.sql without its head: code that several
+    functions share and that would be slower as a function. The parameters may continue on lines that begin with "--   "."""
     def expand(match):
         indent, name, given = match.groups()
         given = re.sub(r"\n[ \t]*-- +", " ", given)
@@ -50,8 +50,8 @@ def text_of(path):
 
 
 def parts():
-    """(kind, version, name, text) in the order of installation. Version 1 are the rooms' tables; what a later version does to a
-    database of the one before it is in migrations/, from 0002 on."""
+    """(kind, version, name, text) in the order of installation. Version 1 consists of the folders' tables; each later version is a script
+    in migrations/, from 0002 on, which upgrades the version before it."""
     yield "preparation", 0, "preparation", (ROOT / "preparation.sql").read_text()
     yield "schema", 0, "schema", (ROOT / "schema.sql").read_text()
     yield "record", 0, "migration_table", (ROOT / "migration_table.sql").read_text()
@@ -85,8 +85,8 @@ def script(extension=False):
         if kind in ("migration", "code"):
             out.append(record(version, name, text))
     if extension:
-        # Without this pg_dump would leave the rows of an extension's tables behind. Those that CREATE EXTENSION
-        # itself writes (once.migration, once.transition) come back with it.
+        # Without this pg_dump would not dump the rows of an extension's tables. Rows that CREATE EXTENSION
+        # writes itself (once.migration, once.transition) are written again by it.
         for table in ("setting", "scope", "binding", "intent", "intent_d0", "fence_floor_seq", "archive", "decision", "outbox", "outbox_id_seq",
                       "outbox_day_seq", "delayed_event", "relay", "capture", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position"):
             out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
@@ -94,7 +94,7 @@ def script(extension=False):
 
 
 def upgrade(version):
-    """What `pgonce init` runs in a database whose last migration is this one."""
+    """The script that `pgonce init` runs in a database whose last migration is this one."""
     out = []
     for kind, number, name, text in parts():
         if kind == "migration" and number > version:
@@ -114,7 +114,7 @@ def c_string(text):
 def embed():
     rows, bodies = [], []
     for number, (kind, version, name, text) in enumerate(parts()):
-        # C promises string literals of 4095 characters only; every compiler that builds this takes more.
+        # C guarantees string literals of only 4095 characters; every compiler that builds this accepts more.
         bodies.append(f"static const char part_{number}[] =\n{c_string(text)};\n")
         rows.append(f'\t{{.kind = CONTRACT_{kind.upper()}, .version = {version}, .name = "{name}", '
                     f'.checksum = "{checksum(text)}", .sql = part_{number}}},')
@@ -133,7 +133,7 @@ def main():
         print('\\echo Use "CREATE EXTENSION pgonce" to load this file. \\quit\n' + script(extension=True))
     elif len(sys.argv) == 3 and sys.argv[1] == "embed":
         out, text = pathlib.Path(sys.argv[2]), embed()
-        # The build asks each time: what has not changed keeps its date, and the command is not linked anew under whoever runs it.
+        # Each build calls this: an unchanged file keeps its date, so the command is not linked again while it may be running.
         if not out.exists() or out.read_text() != text:
             out.write_text(text)
     else:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Which branches of the library and of the gateway the tests take: coverage.py [--no-run] BUILD_DIRECTORY. Builds both with counters, in a
-directory of their own, runs their tests, prints a table, and fails where less than WANTED of the branches of either was taken."""
+"""Measures the branch coverage of the library and the gateway: coverage.py [--no-run] BUILD_DIRECTORY. Builds both with counters, in a
+separate directory, runs their tests, prints a table, and fails if either has less than WANTED percent."""
 
 import json
 import os
@@ -11,13 +11,13 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-WANTED = 90  # of a hundred branches, in each part
+WANTED = 90  # percent, in each part
 PARTS = {"the library": "lib/", "the gateway": "gateway/"}
 TESTS = ["tests/lib/test_lib.py", "tests/http", "tests/gateway"]
-# The C tests run once, here without sanitizers; what looks at the built files, or runs other tests again, takes no branch more.
+# The C tests run once, here without sanitizers; tests that inspect the built files, or run other tests again, add no branch.
 LEFT_OUT = "not sanitized and not installed_library and not libraries_show and not header_compiles and not without_its_guarantee"
 
-# Lines whose branches are not counted: what they match, and why nothing of ours could take them.
+# Patterns of lines whose branches are not counted, with the reason why our code cannot take them.
 EXCLUDED = {
     r"\bassert\(": "what must hold: only a defect takes the other branch",
     r"ngx_log_error\(": "nginx's macro compares the log's level",
@@ -39,7 +39,7 @@ def run(*command, **options):
 
 
 def build(directory):
-    """Without optimisation, since that merges branches, and therefore without what fortification needs."""
+    """Without optimisation, which merges branches, and so without fortification, which needs optimisation."""
     options = ["-Db_coverage=true", "-Dbuildtype=debug", "-Dc_args=-U_FORTIFY_SOURCE"]
     run(ROOT / "tools/build.sh", directory, *options, "--", "build.ninja")  # configured, nothing else
     listed = run("meson", "introspect", "--targets", directory, cwd=ROOT, stdout=subprocess.PIPE).stdout
@@ -53,7 +53,7 @@ def build(directory):
 
 
 def clear(directory):
-    """Empty counters that everybody may write: nginx's workers are another user's where these tests run as root."""
+    """Empty counters that every user may write: if these tests run as root, nginx's workers run as another user."""
     for notes in directory.rglob("*.gcno"):
         counters = notes.with_suffix(".gcda")
         counters.write_bytes(b"")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Embeds .sql files into a program, each with the number of its parameters: a C call that passes another number fails at once
-and not in production. The table is sql_queries in C; for the linker, where several meet in one program, it is PREFIX_sql_queries.
-A statement's name is for preparing it. It ends in a hash of the text, so that under one name no connection has another text, whichever
-version of a program has prepared there.
+and not in production. The table is sql_queries in C, and PREFIX_sql_queries for the linker, since a program may have several.
+A statement's name is used to prepare it. It ends in a hash of the text, so that a name never means two texts on a connection, even if
+another version of the program has prepared statements there.
 embed_sql.py PREFIX OUT.c OUT.h FILE.sql..."""
 import hashlib
 import pathlib

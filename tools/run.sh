@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# The main job: starts the private PostgreSQL and what examples/demo.py runs around it; plays the orders example and the payments example, shows the
-# proof, and leaves everything up.
+# The main demonstration: starts the private PostgreSQL and the services of examples/demo.py; plays the orders example and the payments example, shows
+# the proof, and leaves everything running.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -9,7 +9,7 @@ pgonce=$build/cli/pgonce
 
 "$pgonce" dev --detach
 demo=$(examples/demo.py start "$build")
-told() { # OBJECT MEMBER: empty where it does not run
+told() { # OBJECT MEMBER: empty if it does not run
 	printf '%s' "$demo" | /usr/bin/python3 -c 'import json, sys; print((json.load(sys.stdin)[sys.argv[1]] or {}).get(sys.argv[2], ""))' "$1" "$2"
 }
 dsn=$(told server dsn)
@@ -22,7 +22,7 @@ psql -X -q -v ON_ERROR_STOP=1 -d "$dsn" -f examples/orders/orders.sql
 "$build/examples/orders-example" --dsn "$dsn" examples/orders/requests.jsonl
 echo
 if [ -n "$warehouse" ]; then
-	# An order is shipped a moment after its COMMIT; orders are counted first, so that those of other runs do no harm.
+	# An order is shipped a moment after its COMMIT; orders are counted first, so that orders of other runs do no harm.
 	orders=$(psql -X -q -A -t -d "$dsn" -c 'SELECT count(*) FROM orders.customer_order')
 	shipped=0
 	for _ in $(seq 100); do

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""The software bill of materials, SPDX 2.3 in JSON: what was built, with its hashes, and each shared library that it was linked with, with its
+"""The software bill of materials, SPDX 2.3 in JSON: the built files, with their hashes, and each shared library that they are linked with, with its
 real version, package and licence. The build calls it: sbom.py --release X --output FILE --compiler CC... -- BINARY...
 
-It reads the binaries, not the build files. Of the same binaries and libraries it writes the same bytes: its time is SOURCE_DATE_EPOCH, or
+It reads the binaries, not the build files. From the same binaries and libraries it writes the same bytes: its time is SOURCE_DATE_EPOCH, or
 else the commit's."""
 import argparse
 import datetime
@@ -34,7 +34,7 @@ LICENCES = {
 
 
 def said(*command):
-    """What a command prints; nothing where it fails or is not there."""
+    """A command's output; "" if it fails or does not exist."""
     if not shutil.which(command[0]):
         return ""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
@@ -42,7 +42,7 @@ def said(*command):
 
 
 def needed(binary):
-    """The shared libraries that the loader looks for; none for what is no binary."""
+    """The shared libraries that the loader looks for; none if the file is not a binary."""
     with open(binary, "rb") as file:
         if file.read(4) != b"\x7fELF":
             return []
@@ -54,7 +54,7 @@ def identifier(*words):
 
 
 def package_of(path):
-    """(package, version, homepage, purl) as dpkg knows them; None for what it does not know."""
+    """(package, version, homepage, purl) from dpkg; None for a file that dpkg does not know."""
     for spelling in (path, re.sub("^/usr/lib", "/lib", path), re.sub("^/lib", "/usr/lib", path)):
         owner = said("dpkg-query", "-S", spelling).split(": ")[0].split(",")[0]
         if owner:
@@ -68,7 +68,7 @@ def package_of(path):
 
 
 def library(soname, compiler):
-    """The package that a library comes in, as SPDX has it."""
+    """A library's package, in SPDX's form."""
     path = os.path.realpath(said(*compiler, f"-print-file-name={soname}") or soname)
     stem = soname.split(".so")[0]
     package = package_of(path)
@@ -126,7 +126,7 @@ def bill(release, compiler, binaries):
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"pgonce-{release}",
-        "comment": "Libraries are those that the binaries name themselves; what those link in turn is their packages' affair.",
+        "comment": "Only libraries that the binaries name themselves are listed, not the libraries that these link in turn.",
         "creationInfo": {
             "created": datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "creators": ["Tool: pgonce-tools-sbom.py"],

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients,
+# Makes sure that a task has the packages it needs: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients,
 # test-clients, test-frameworks.
-# On Debian and Ubuntu it installs the packages that are missing: it says which and what for, and uses sudo for that alone. Elsewhere it
-# names what is missing.
-# Packaged servers that it brings are neither started nor set to start with the machine.
+# On Debian and Ubuntu it installs the missing packages: it says which and why, and uses sudo only for that. On other systems it only names
+# them.
+# Servers that it installs are neither started nor set to start with the machine.
 set -euf
 
-# package: tasks: how to tell that it is here: what it is for
-#   tasks   run, and build, are part of test, lint and the benchmarks. With "?" the task goes on without it where the system has no such package.
+# package: tasks: how to detect it: its purpose
+#   tasks   run, and build, are part of test, lint and the benchmarks. With "?" the task goes on without it if the system has no such package.
 #   tell    program P, library L (of pkg-config), file F, module M (of Python), server (of PostgreSQL), headers (of the server)
 table="
 gcc:run build:program gcc:the compiler
@@ -105,7 +105,7 @@ is_here() {
 	esac
 }
 
-# What is missing, in two lists: without the second the task goes on.
+# The missing packages, in two lists: the task can go on without the second.
 missing=""
 optional=""
 for package in $(printf '%s\n' "$table" | cut -d: -f1); do
@@ -119,10 +119,10 @@ for package in $(printf '%s\n' "$table" | cut -d: -f1); do
 	done
 done
 
-# The source of nginx for modules, for the gateway. Its package brings a hundred others, for building packages; so it is unpacked, not installed.
+# The nginx source for modules, for the gateway. Its package depends on a hundred others, so it is unpacked, not installed.
 unpack_nginx_source() {
-	[ "$task" != test-frameworks ] || return 0 # it builds nothing of ours
-	to=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx # meson wants it outside of this tree
+	[ "$task" != test-frameworks ] || return 0 # it builds nothing here
+	to=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx # meson requires a place outside this tree
 	wanted=$(dpkg-query -W -f '${Version}' nginx 2>/dev/null || true)
 	if [ -e /usr/share/nginx/src/configure ] || { [ -e "$to/version" ] && [ "$wanted" = "$(cat "$to/version")" ]; }; then
 		return
@@ -180,7 +180,7 @@ runtime() {
 	echo "libclang-rt-${version:-0}-dev"
 }
 
-# The server's headers and pg_repack are packages named after its version; one that suits all versions brings all compilers.
+# The packages of the server's headers and pg_repack contain its version in their names; the one for all versions installs all compilers.
 versioned() {
 	set +f
 	version=$(printf "%s\n" /usr/lib/postgresql/*/bin/initdb | cut -d/ -f5 | grep -x "[0-9]*" | sort -n | tail -1)
@@ -205,7 +205,7 @@ echo "'make $task' needs these system packages; installing them with apt-get:"
 name_them "$missing $optional"
 # shellcheck disable=SC2086  # a list of words
 if [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mmin -1440 2>/dev/null)" ] && apt-cache show $missing >/dev/null 2>&1; then
-	: # the lists are of today
+	: # the package lists are from today
 else
 	$as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
 fi
@@ -223,23 +223,23 @@ for package in $optional; do
 done
 [ -n "$install" ] || done_with_it
 
-# No packaged cluster: every server here is private, and started by what needs it.
+# No packaged cluster: every server here is private, and started by the task that needs it.
 if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
 	$as_root mkdir -p /etc/postgresql-common
 	echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
 fi
-# Nor another server on its usual port. One that was here before is somebody's, and is left as it is.
+# No other server on its usual port either. A server that was installed before is left as it is.
 new_servers=""
 for name in $servers; do
 	case " $install " in *" $name "*) new_servers="$new_servers $name" ;; esac
 done
-# What comes with RabbitMQ: Erlang's port mapper.
+# Erlang's port mapper, which comes with RabbitMQ.
 case " $install " in
 *" rabbitmq-server "*) command -v epmd >/dev/null 2>&1 || new_servers="$new_servers epmd.socket epmd.service" ;;
 esac
 refusal=/usr/sbin/policy-rc.d
 if [ -n "$new_servers" ] && [ ! -e "$refusal" ]; then
-	# What Debian's packages ask before they start a server; gone again at the end.
+	# Debian's packages ask this program before they start a server; it is removed at the end.
 	trap '$as_root rm -f "$refusal"' EXIT
 	trap 'exit 1' INT TERM
 	printf '#!/bin/sh\nexit 101\n' | $as_root tee "$refusal" >/dev/null

@@ -3,10 +3,10 @@
 """Writes the facts of spec/ into the sources that need them, or checks that they are current.
 
   spec.py            writes them
-  spec.py --check    says what differs from what would be written; exit status 1 then
+  spec.py --check    lists the files that would change; exit status 1 if there are any
 
-A source holds a fact between two comments, "spec: NAME" and "end of spec". What stands between them is written here, in the source's own language, so that
-it is read where it is used. spec/README.md says how to add a fact."""
+A source holds a fact between two comments, "spec: NAME" and "end of spec". The text between them is written here, in the source's language, so that
+readers find it where it is used. spec/README.md says how to add a fact."""
 import argparse
 import difflib
 import json
@@ -18,7 +18,7 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec"
 MARKED = re.compile(r"^(?P<indent>[ \t]*)(?P<comment>//|#|--|/\*|<!--) spec: (?P<name>[\w-]+)(?: \*/| -->)?\n(?P<body>.*?)(?P<end>^[ \t]*(?://|#|--|/\*|<!--) end of spec(?: \*/| -->)?\n)", re.M | re.S)
-COLUMNS = {".c": 100, ".h": 100, ".java": 140, ".sql": 140}  # of what is wrapped; 150 elsewhere
+COLUMNS = {".c": 100, ".h": 100, ".java": 140, ".sql": 140}  # of wrapped lines; 150 elsewhere
 
 HEADERS = json.loads((SPEC / "headers.json").read_text())
 PROBLEMS_FILE = json.loads((SPEC / "problems.json").read_text())
@@ -33,7 +33,7 @@ VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
 # ---- how each language writes it ----
 
 def remark(suffix, text, width):
-    """A comment, in lines of at most that width."""
+    """A comment, in lines of at most this width."""
     lines = textwrap.wrap(text, width - 6, break_on_hyphens=False)
     if suffix in (".c", ".h"):
         return [f"/* {text} */"] if len(lines) == 1 else ["/*", *(f" * {line}" for line in lines), " */"]
@@ -42,7 +42,7 @@ def remark(suffix, text, width):
 
 
 def strings(suffix, names, width, last=True):
-    """Literals, some to a line. last: nothing follows, where Java allows no comma."""
+    """Literals, several per line. last: nothing follows, so Java allows no comma."""
     quote = "'" if suffix == ".js" else '"'
     lines = textwrap.wrap(" ".join(f"{quote}{name}{quote}," for name in names), width, break_on_hyphens=False)
     if last and suffix == ".java":
@@ -107,7 +107,7 @@ def problems(suffix, width):
 
 
 def c_literal(text):
-    """With every byte that is no printable ASCII as an octal escape, which, unlike a hexadecimal one, ends by itself."""
+    """With every byte outside printable ASCII as an octal escape, which, unlike a hexadecimal one, has a fixed length."""
     return '"' + "".join("\\" + chr(byte) if chr(byte) in '"\\' else chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
@@ -143,7 +143,7 @@ def go_error(name):
 
 
 def literal_sql(text, width):
-    """A literal in lines: SQL joins those that follow each other."""
+    """A literal in lines: SQL joins adjacent ones."""
     lines = textwrap.wrap(text.replace("'", "''"), width - 2, drop_whitespace=False, break_on_hyphens=False)
     return [f"'{line}'" for line in lines]
 
@@ -284,7 +284,7 @@ def retries(suffix, width):
 def numbers(suffix, fact, width):
     listed = textwrap.wrap(", ".join(map(str, fact["statuses"])), width)
     if suffix not in (".java", ".md"):
-        listed[-1] += ","  # Java allows none behind the last
+        listed[-1] += ","  # Java allows no comma after the last
     return remark(suffix, fact["about"], width) + listed
 
 
@@ -357,7 +357,7 @@ SOURCES = {
 
 
 def written(path, text):
-    """The source with what spec/ says now."""
+    """The source with the current facts of spec/."""
     def fill(match):
         indent = match["indent"]
         width = COLUMNS.get(path.suffix, 150) - len(indent.expandtabs(4))
@@ -372,7 +372,7 @@ def written(path, text):
 
 
 def sqlstates():
-    """What is wrong with the SQLSTATEs: each that the contract names has a row in errors.json, and each row is one that it raises."""
+    """Problems with the SQLSTATEs: each one that the contract names must have a row in errors.json, and the contract must raise each row."""
     sources = {path: path.read_text() for folder in ("contract", "native") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".sql", ".c", ".h")}
     named = {path: set(re.findall(r"\bP4\d{3}\b", text)) for path, text in sources.items()}
     raised = {code for path, text in sources.items() if path.name != "errors.sql" for code in re.findall(r"'(P4\d{3})'", text)}

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: PostgreSQL
-# Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
-# registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
+# Tests the clients of clients/: test_clients.sh [LANGUAGE...]; by default all of them. Each has a test.sh, which installs its dependencies from its
+# registry and exits with 77 if its toolchain is missing; with its dependencies the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
 # without pgonce (tests/transparency), its example is hammered (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md): these
-# two not with QUICK=yes. With MUTATIONS=yes each guarantee is taken out of the client, and a test of its own must notice (tests/clients/mutations.py). In the end the matrix of docs/clients.md is compared with what has passed.
-# JOBS=2: so many languages at once; what a language prints comes when it is through.
+# two not with QUICK=yes. With MUTATIONS=yes each guarantee is removed from the client, and one of its tests must fail (tests/clients/mutations.py). In the end the matrix of docs/clients.md is compared with the results.
+# JOBS=2: two languages at a time; a language's output is printed when it has finished.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PGONCE_BUILD=${PGONCE_BUILD:-$PWD/build}
 PGONCE_CONFORMANCE_RESULTS=$(mktemp -d)
 export PGONCE_BUILD PGONCE_CONFORMANCE_RESULTS
-told=$(mktemp -d) # LANGUAGE.verdict: a line, "tested" and its like; LANGUAGE.log
+told=$(mktemp -d) # LANGUAGE.verdict: one line, such as "tested"; LANGUAGE.log
 trap 'rm -rf "$PGONCE_CONFORMANCE_RESULTS" "$told"' EXIT
 trap 'trap - INT TERM; kill 0' INT TERM
 verdict() { echo "$2" > "$told/$1.verdict"; }
