@@ -312,7 +312,7 @@ static bool transact(message_batch *batch, size_t first, size_t end, failure *fa
 		}
 		if (good && batch->isolating && cause.kind == FAILURE_PASSING && consumer->counts.open.applied == 0 &&
 		    end - first > 1) {
-			*failure = cause; /* all messages fail: the server's trouble, not a message's */
+			*failure = cause; /* all messages fail: the server's fault, not a message's */
 			good = false;
 		}
 	}

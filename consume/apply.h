@@ -34,6 +34,6 @@ bool apply_allowed(consumer *consumer, failure *failure);
 
 /*
  * Tries parked messages that are due, for a limited time. *most is how many to ask for, at least 1;
- * it is adjusted to the results. False: the server's trouble; no transaction is open.
+ * it is adjusted to the results. False: the server failed; no transaction is open.
  */
 bool retry_due(consumer *consumer, int *most, failure *failure);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * handler_http.h: for the files of the HTTP handler: handler_http.c (its life) calls http_lease.c
- * (work under a lease); both call http_window.c (the messages in work).
+ * (work under a lease); both call http_window.c (the messages in progress).
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 
 typedef enum item_state {
 	ITEM_NEW,      /* just arrived: is it parked, or behind a parked one? */
-	ITEM_READY,    /* has its turn when no earlier message of its key is in work */
+	ITEM_READY,    /* has its turn when no earlier message of its key is in progress */
 	ITEM_CALLING,  /* claimed, and sent */
 	ITEM_ANSWERED, /* the outcome must be stored */
 	ITEM_PARKING,  /* it must be parked */
@@ -35,8 +35,8 @@ typedef struct item {
 } item;
 
 /*
- * The messages in work, in order of arrival: from the broker, and recalled parked ones. Each passes
- * through its states once; the window counts the items in each state.
+ * The messages in progress, in order of arrival: from the broker, and recalled parked ones. Each
+ * passes through its states once; the window counts the items in each state.
  */
 typedef struct window {
 	consumer *consumer;
@@ -53,9 +53,9 @@ item *window_add(window *window);
 void window_move(window *window, item *item, item_state to);
 /* The items in this state, in order, in the arena of the round. */
 item **window_list(const window *window, item_state state, size_t *count);
-/* True: a message with this id is in work. */
+/* True: a message with this id is in progress. */
 bool window_has(const window *window, const char *id);
-/* At most `most` items that can be called: ready, and no earlier item of their key in work. */
+/* At most `most` items that can be called: ready, and no earlier item of their key in progress. */
 item **window_callable(const window *window, size_t most, size_t *count);
 /* Parks it and the later ready items of its key. */
 void window_park(window *window, item *item, parking parking);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* http_window.c: the messages in work over HTTP. Called by handler_http.c and http_lease.c. */
+/* http_window.c: the messages in progress over HTTP. Called by handler_http.c and http_lease.c. */
 #include "handler_http.h"
 
 #include <assert.h>
@@ -69,7 +69,7 @@ bool window_has(const window *window, const char *id)
 	return false;
 }
 
-/* Marks the key as in work; true if it was. Two keys with one hash only wait for each other. */
+/* Marks the key as in progress; true if it was. Two keys with one hash only wait for each other. */
 static bool is_busy(uint64_t *keys, size_t room, const char *key)
 {
 	uint64_t hash = hash_bytes(HASH_START, key, strlen(key)) | 1;

@@ -115,7 +115,7 @@ static bool park_again(consumer *consumer, message *message, bool refused, failu
 	return parked_store(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
 }
 
-/* *applied; else it stays parked, or is parked again. False: the server's trouble. */
+/* *applied; else it stays parked, or is parked again. False: the server failed. */
 static bool retry_one(consumer *consumer, message *message, bool *applied, failure *failure)
 {
 	database *database = &consumer->database;

@@ -547,7 +547,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 		if (column == COLUMN_COUNT || attribute->atttypid != type ||
 		    attribute->attnotnull != columns[column].required || attribute->attidentity != '\0' ||
 		    attribute->attgenerated != '\0' || (type == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
-			return native_refuse("%s has the column %s, which differs from the contract's", name,
+			return native_refuse("%s has the column %s, which the contract lacks or defines differently", name,
 			                     NameStr(attribute->attname));
 		}
 		leaf->columns[column] = attribute->attnum;

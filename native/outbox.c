@@ -212,7 +212,7 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 		if (column == EVENT_COUNT || attribute->atttypid != columns[column].type ||
 		    attribute->attnotnull != columns[column].required || attribute->attgenerated != '\0' ||
 		    (attribute->atttypid == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
-			return native_refuse("%s has the column %s, which differs from the contract's", name,
+			return native_refuse("%s has the column %s, which the contract lacks or defines differently", name,
 			                     NameStr(attribute->attname));
 		}
 		leaf->columns[column] = attribute->attnum;

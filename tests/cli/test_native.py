@@ -110,7 +110,7 @@ def test_a_contract_that_it_was_not_made_for_is_found(bare, empty):
 # What an administrator may add to the contract's tables, which C then leaves to SQL; what takes it back; and what is said of it.
 CHANGES = [
     ("CREATE INDEX more ON once.intent (owner)", "DROP INDEX once.more", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has 2 indexes, but the contract's has one"),
-    ("ALTER TABLE once.intent ADD note text", "ALTER TABLE once.intent DROP note", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has the column note, which the contract does not have so"),
+    ("ALTER TABLE once.intent ADD note text", "ALTER TABLE once.intent DROP note", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has the column note, which the contract lacks or defines differently"),
     ("CREATE TRIGGER more AFTER INSERT ON once.intent FOR EACH ROW EXECUTE FUNCTION public.more()", "DROP TRIGGER more ON once.intent",
      "SQL, though pgonce_native 1.0.0 is here: intent has a trigger, a rule or row security"),
     ("CREATE INDEX more ON once.outbox (aggregate_id)", "DROP INDEX once.more", "C: pgonce_native 1.0.0, but SQL for once.emit: outbox_d"),
