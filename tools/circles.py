@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Checks that C files do not call each other in a circle of any length: circles.py BUILD. The calls are read from the built objects (nm).
-Also checks that the calls between the folders of contract/ run one way."""
+Also checks that the calls between the folders of contract/ run one way, and that the modules of the Python client do not import each other."""
+import ast
 import collections
 import pathlib
 import re
@@ -77,6 +78,21 @@ def against_the_layers(root):
                     yield f"{path.parent.name}/{path.stem} -> {home}/{name}"
 
 
+def imports(package):
+    """Of each module of a Python package: the others that it imports, also within a function, but not for the types alone."""
+    modules = {path.stem: path for path in sorted(package.glob("*.py"))}
+    found = {}
+    for name, path in modules.items():
+        tree = ast.parse(path.read_text())
+        typed = {node for block in ast.walk(tree) if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING" for node in ast.walk(block)}
+        needed = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node not in typed:
+                needed |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+        found[name] = {each: [each] for each in sorted(needed & modules.keys() - {name})}
+    return found
+
+
 def main():
     found = calls(pathlib.Path(sys.argv[1]))
     if not found:
@@ -87,6 +103,10 @@ def main():
         for caller in sorted(circle):
             for called in sorted(circle & found[caller].keys()):
                 print(f"  {caller} -> {called}: {', '.join(found[caller][called][:5])}")
+    modules = imports(pathlib.Path("clients/python/src/pgonce"))
+    for circle in circles(modules):
+        bad.append(circle)
+        print("these modules of clients/python import each other:", *sorted(circle))
     upwards = list(against_the_layers(pathlib.Path("contract").resolve()))
     if upwards:
         print("these calls of contract/ run the wrong way:", *upwards, sep="\n  ")

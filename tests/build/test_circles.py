@@ -46,5 +46,23 @@ def test_a_call_against_the_order_of_the_folders_of_the_contract_is_found(circle
     assert (done.returncode, done.stdout.splitlines()) == (1, ["these calls of contract/ run the wrong way:", "  key/_bucket -> lease/_claim"])
 
 
+@pytest.mark.parametrize("text, is_one", [
+    ("from ._b import f\n", True),
+    ("def late():\n    from . import _b\n", True),
+    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ._b import f\n", False),
+    ("import _b\n", False),
+])  # fmt: skip
+def test_modules_of_the_python_client_that_import_each_other_are_found(circles, tmp_path, text, is_one):
+    package = tmp_path / "clients/python/src/pgonce"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from ._a import late\n")
+    (package / "_a.py").write_text(text)
+    (package / "_b.py").write_text("from ._a import late\n")
+    done = circles(a="void b(void); void a(void) { b(); }", b="void b(void) {}")
+    found = [line for line in done.stdout.splitlines() if "clients/python" in line]
+    assert found == (["these modules of clients/python import each other: _a _b"] if is_one else [])
+    assert done.returncode == (1 if is_one else 0)
+
+
 def test_nothing_built_is_no_good_news(circles):
     assert circles().returncode == 1

@@ -308,6 +308,24 @@ def test_work_that_raises_leaves_what_is_known(db, raised, state):
             assert len(runs) == 1
 
 
+@pytest.mark.parametrize("given", [object(), float("nan"), 10**5000], ids=["an object", "no number", "too many digits"])
+def test_work_whose_result_is_no_json_is_in_doubt_for_this_reason(db, given):
+    with psycopg_pool.ConnectionPool(db.url, min_size=0, max_size=4, open=True) as pool:
+        once = pgonce.Once(pool)
+        runs, name = [], type(given).__name__
+
+        @once.effect(scope="lease", key="no-json-{name}")
+        def charge(name):
+            runs.append(name)
+            return given
+
+        for _ in range(2):
+            with pytest.raises(pgonce.InDoubt) as caught:
+                charge(name)
+            assert caught.value.answer.error_code == "answer_not_stored"
+        assert len(runs) == 1
+
+
 def test_a_decorated_function_runs_once(db):
     runs = []
 

@@ -42,9 +42,9 @@ def _adapter_of(tx: Any) -> Callable[[Any], Any]:
 
         return _alchemy.Alchemy if is_a(tx, "sqlalchemy.orm", "Session") else _alchemy.AlchemyAsync
     if is_a(tx, "django.db.backends.base.base", "BaseDatabaseWrapper") or is_a(tx, "django.utils.connection", "ConnectionProxy"):
-        from . import django
+        from . import _django
 
-        return lambda own: django.Connection(own.alias)
+        return lambda own: _django.Connection(own.alias)
     raise UsageError(f"{type(tx).__module__}.{type(tx).__qualname__} is no connection or session that pgonce knows")
 
 

@@ -298,7 +298,7 @@ class Once:
                     finally:
                         _current.reset(token)
                     try:
-                        await held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
+                        await held.complete(Outcome(body=dumps(result)))
                     except errors.TooLarge as raised:  # it is done, and nobody will ever get its answer
                         raise errors.InDoubt() from raised
                     return result

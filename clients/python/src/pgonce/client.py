@@ -453,7 +453,11 @@ def value_of(answer: Answer) -> Any:
 
 def as_json(result: Any) -> Any:
     """A decorated function's answer: JSON, so that the first caller gets what later ones will."""
-    return json.loads(dumps(result))
+    text = dumps(result, errors.AnswerNotStored)
+    try:
+        return json.loads(text)
+    except ValueError as wrong:  # a number of more digits than Python reads
+        raise errors.AnswerNotStored("the result cannot be read back from JSON") from wrong
 
 
 def says_what_was_done(raised: Exception) -> bool:
@@ -509,7 +513,7 @@ class Once:
                     finally:
                         _current.reset(token)
                     try:
-                        held.complete(Outcome(body=dumps(result, errors.AnswerNotStored)))
+                        held.complete(Outcome(body=dumps(result)))
                     except errors.TooLarge as raised:  # it is done, and nobody will ever get its answer
                         raise errors.InDoubt() from raised
                     return result
