@@ -194,7 +194,7 @@ def verdicts(suffix, width):
     told = {word: row for word, row in VERDICTS.items() if row["then"]}
     if suffix == ".md":
         said = {word: ", ".join(f"`{name}`" for name in row["says"]) for word, row in told.items()}
-        return ["", "| verdict | said by | it means |", "| --- | --- | --- |", *(f"| `{word}` | {said[word]} | {row['about']} |" for word, row in told.items()), ""]
+        return ["", "| verdict | returned by | meaning |", "| --- | --- | --- |", *(f"| `{word}` | {said[word]} | {row['about']} |" for word, row in told.items()), ""]
     lines = []
     longest = max(map(len, told)) + 3  # gofmt puts the values below each other
     for word, row in told.items():
