@@ -27,6 +27,8 @@ ERRORS = json.loads((SPEC / "errors.json").read_text())["errors"]
 STATUSES = json.loads((SPEC / "statuses.json").read_text())
 RETRIES = json.loads((SPEC / "retries.json").read_text())["milliseconds"]
 REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
+KEYS = json.loads((SPEC / "keys.json").read_text())
+KEY_VECTORS = json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"]
 VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
 
 
@@ -132,6 +134,39 @@ def problem_bases(suffix, width):
     """For the C test: each, and whether it is good."""
     bases = PROBLEMS_FILE["type_bases"]
     return [f"{{{c_literal(base)}, {str(known == 'good').lower()}}}," for known in ("good", "bad") for base in bases[known]]
+
+
+def key_faults(suffix, width):
+    """The sentences for a malformed key; the longest one in two pieces."""
+    lines = []
+    names = {name: "key" + camel(name) for name in KEYS["faults"]}
+    longest = max(map(len, names.values()))  # gofmt puts the "=" below each other
+    for name, sentence in KEYS["faults"].items():
+        text = quoted(suffix, sentence)
+        if len(text) > 120 and suffix in (".c", ".java"):
+            first, _, rest = sentence.partition("; ")
+            joint = "\n                     " if suffix == ".c" else "\n    + "
+            text = quoted(suffix, first + "; ") + joint + quoted(suffix, rest)
+        if suffix == ".c":
+            lines += f"[KEY_{name.upper()}] = {text},".split("\n")
+        elif suffix == ".js":
+            lines.append(f"{name}: {text},")
+        elif suffix == ".py":
+            lines.append(f"_{name.upper()} = {text}")
+        elif suffix == ".go":
+            lines.append(f"{names[name]:{longest}} keyFault = {text}")
+        else:
+            lines += f"private static final String {name.upper()} = {text};".split("\n")
+    if suffix == ".js":
+        return lines
+    most = KEYS["bytes_max"]
+    return lines + {".c": [], ".py": [f"_KEY_MAX = {most}"], ".go": ["", f"keyBytesMax = {most}"], ".java": [f"private static final int KEY_MAX = {most};"]}[suffix]
+
+
+def key_cases(suffix, width):
+    """For the C test: the header, its fault where a bare key is taken, and the key."""
+    faults = {sentence: f"KEY_{name.upper()}" for name, sentence in KEYS["faults"].items()}
+    return [f'{{{c_literal(row["header"])}, {faults[row["refused"]] if "refused" in row else "KEY_GOOD"}, {c_literal(row.get("key", ""))}}},' for row in KEY_VECTORS]
 
 
 def camel(name):
@@ -309,13 +344,18 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
     "lib/src/error.c": ["errors"],
     "lib/src/execute.c": ["retries"],
     "lib/src/names.c": ["verdict-names"],
+    "lib/src/key.c": ["key-faults"],
+    "clients/node/lib/key.js": ["key-faults"],
+    "clients/go/key.go": ["key-faults"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/KeyHeader.java": ["key-faults"],
+    "tests/http/test_key.c": ["key-cases"],
     "lib/http/http.h": ["problem-names"],
     "lib/http/reasons.h": ["reasons"],
     "lib/http/problem.c": ["problem-base", "problems"],
@@ -333,7 +373,7 @@ SOURCES = {
     "clients/python/src/pgonce/_core.py": ["retries"],
     "clients/python/src/pgonce/_reasons.py": ["reasons"],
     "clients/python/src/pgonce/_verdicts.py": ["verdicts"],
-    "clients/python/src/pgonce/http.py": ["problem-base", "problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
+    "clients/python/src/pgonce/http.py": ["key-faults", "problem-base", "problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/go/errors.go": ["errors"],
     "clients/go/client.go": ["retries"],
     "clients/go/reasons.go": ["reasons"],
@@ -362,7 +402,7 @@ def written(path, text):
         indent = match["indent"]
         width = COLUMNS.get(path.suffix, 150) - len(indent.expandtabs(4))
         lines = FACTS[match["name"]](path.suffix, width)
-        return text[match.start():match.start("body")] + "".join(f"{indent}{line}\n" for line in lines) + match["end"]
+        return text[match.start():match.start("body")] + "".join(f"{indent}{line}\n" if line else "\n" for line in lines) + match["end"]
 
     found = [match["name"] for match in MARKED.finditer(text)]
     wanted = SOURCES[str(path.relative_to(ROOT))]

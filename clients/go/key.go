@@ -7,21 +7,22 @@ import (
 	"unicode/utf8"
 )
 
-const keyBytesMax = 255
-
-// keyFault is a sentence of the gateway's; a test holds them to tests/vectors/keys.json.
+// keyFault is the sentence for a malformed key.
 type keyFault string
 
 const (
+	// spec: key-faults
 	keyEmpty        keyFault = "The key is empty."
 	keyUnterminated keyFault = "The key begins with a quote and has no closing one."
 	keyBadEscape    keyFault = "In a quoted key a backslash must be followed by a quote or a backslash."
 	keyBadByte      keyFault = "The key's header holds a control character or one that is not ASCII."
 	keyTrailing     keyFault = "After the quoted key comes something that is not a parameter; a list of keys is not allowed."
 	keyBadParameter keyFault = "A parameter after the quoted key is malformed."
-	keyNotAString   keyFault = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; " +
-		"without quotes it holds characters that are not allowed there, or quotes are required."
-	keyTooLong keyFault = "The key is too long."
+	keyNotAString   keyFault = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; without quotes it holds characters that are not allowed there, or quotes are required."
+	keyTooLong      keyFault = "The key is too long."
+
+	keyBytesMax = 255
+	// end of spec
 )
 
 func (f keyFault) Error() string { return string(f) }

@@ -252,30 +252,24 @@ key_fault key_parse(once_bytes value, bool strict, size_t length_max, char *key,
 	return fault;
 }
 
+static const char *const sentences[] = {
+    [KEY_GOOD] = "The key is well formed.",
+    /* spec: key-faults */
+    [KEY_EMPTY] = "The key is empty.",
+    [KEY_UNTERMINATED] = "The key begins with a quote and has no closing one.",
+    [KEY_BAD_ESCAPE] = "In a quoted key a backslash must be followed by a quote or a backslash.",
+    [KEY_BAD_BYTE] = "The key's header holds a control character or one that is not ASCII.",
+    [KEY_TRAILING] = "After the quoted key comes something that is not a parameter; a list of keys is not allowed.",
+    [KEY_BAD_PARAMETER] = "A parameter after the quoted key is malformed.",
+    [KEY_NOT_A_STRING] = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
+                         "without quotes it holds characters that are not allowed there, or quotes are required.",
+    [KEY_TOO_LONG] = "The key is too long.",
+    /* end of spec */
+};
+
 const char *key_fault_text(key_fault fault)
 {
-	switch (fault) {
-	case KEY_GOOD:
-		return "The key is well formed.";
-	case KEY_EMPTY:
-		return "The key is empty.";
-	case KEY_UNTERMINATED:
-		return "The key begins with a quote and has no closing one.";
-	case KEY_BAD_ESCAPE:
-		return "In a quoted key a backslash must be followed by a quote or a backslash.";
-	case KEY_BAD_BYTE:
-		return "The key's header holds a control character or one that is not ASCII.";
-	case KEY_TRAILING:
-		return "After the quoted key comes something that is not a parameter; a list of keys is not allowed.";
-	case KEY_BAD_PARAMETER:
-		return "A parameter after the quoted key is malformed.";
-	case KEY_NOT_A_STRING:
-		return "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
-		       "without quotes it holds characters that are not allowed there, or quotes are required.";
-	case KEY_TOO_LONG:
-		return "The key is too long.";
-	}
-	return "The key is malformed.";
+	return (unsigned)fault < sizeof sentences / sizeof sentences[0] ? sentences[fault] : "The key is malformed.";
 }
 
 once_code once_key_of_header(once_bytes value, bool strict, size_t length_max, char *key, once_error **error)

@@ -22,6 +22,7 @@ from .calls import code_of, run
 VECTORS = ROOT / "tests/vectors"
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 KEYS, CANONICAL, FINGERPRINTS = (json.loads((VECTORS / f"{name}.json").read_text()) for name in ("keys", "canonical", "fingerprints"))
+NOT_A_STRING = json.loads((ROOT / "spec/keys.json").read_text())["faults"]["not_a_string"]
 BODY_BYTES_MAX = 1 << 20
 
 
@@ -207,6 +208,9 @@ def agrees(found, vector):
 def test_sql_and_libpgonce_find_the_key_of_a_header_or_say_why_not(connection, library, vector):
     assert agrees(sql_key(connection, vector["header"]), vector)
     assert agrees(library.key_of_header(vector["header"].encode()), vector)
+    strict = library.key_of_header(vector["header"].encode(), strict=True)
+    quoted = vector["header"].lstrip(" ").startswith('"')
+    assert agrees(strict, vector) if quoted else strict[0] == "P4001" and strict[1] in (vector.get("refused"), NOT_A_STRING)
 
 
 def test_a_key_is_a_string_of_rfc_8941_where_that_is_asked_for(library):

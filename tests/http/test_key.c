@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_key.c: every production of a Structured Field String and its parameters accepted, every way
- * to be malformed refused, and bare keys. Each row is tried strict and lenient; a quoted value must
- * fare the same in both.
+ * test_key.c: the vectors of tests/vectors/keys.json, strict and lenient, every byte, and the
+ * lengths.
  */
 #include "support.h"
 
@@ -10,222 +9,233 @@
 
 typedef struct key_case {
 	const char *value;
-	size_t length;
-	key_fault strict;
-	key_fault lenient;
-	const char *key; /* where a mode is good */
+	key_fault fault; /* where a bare key is taken */
+	const char *key;
 } key_case;
 
-/* sizeof, so that a value may hold a NUL. */
-#define GOOD(value, key)                                                                                               \
-	{                                                                                                                  \
-		value, sizeof(value) - 1, KEY_GOOD, KEY_GOOD, key                                                              \
-	}
-#define BAD(value, fault)                                                                                              \
-	{                                                                                                                  \
-		value, sizeof(value) - 1, fault, fault, NULL                                                                   \
-	}
-#define BARE(value, key)                                                                                               \
-	{                                                                                                                  \
-		value, sizeof(value) - 1, KEY_NOT_A_STRING, KEY_GOOD, key                                                      \
-	}
-
+/* clang-format off */
 static const key_case cases[] = {
-    /*
-     * sf-string = DQUOTE *chr DQUOTE; chr = unescaped / escaped; unescaped = %x20-21 / %x23-5B /
-     * %x5D-7E
-     */
-    GOOD("\"8e03978e-40d5-43dd-bc93-6894a57f9324\"", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
-    GOOD("\"a\"", "a"),
-    GOOD("\" \"", " "),
-    GOOD("\"a b\"", "a b"),
-    GOOD("\"  a  \"", "  a  "),
-    GOOD("\"!#$%&'()*+,-./0123456789:;<=>?@\"", "!#$%&'()*+,-./0123456789:;<=>?@"),
-    GOOD("\"ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`\"", "ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`"),
-    GOOD("\"abcdefghijklmnopqrstuvwxyz{|}~\"", "abcdefghijklmnopqrstuvwxyz{|}~"),
-    GOOD("\"a, b\"", "a, b"),
-    GOOD("\"a;b=c\"", "a;b=c"),
-    /* escaped = "\" ( DQUOTE / "\" ) */
-    GOOD("\"\\\"\"", "\""),
-    GOOD("\"\\\\\"", "\\"),
-    GOOD("\"a\\\"b\\\\c\"", "a\"b\\c"),
-    GOOD("\"\\\\\\\"\"", "\\\""),
-    BAD("\"\\a\"", KEY_BAD_ESCAPE),
-    BAD("\"\\n\"", KEY_BAD_ESCAPE),
-    BAD("\"\\ \"", KEY_BAD_ESCAPE),
-    BAD("\"\\u0041\"", KEY_BAD_ESCAPE),
-    BAD("\"a\\", KEY_UNTERMINATED),
-    BAD("\"\\\"", KEY_UNTERMINATED),
-    BAD("\"", KEY_UNTERMINATED),
-    BAD("\"a", KEY_UNTERMINATED),
-    BAD("\"a b", KEY_UNTERMINATED),
-    BAD("\"a;b=\\\"c\\\"", KEY_UNTERMINATED),
-    /* Nothing, and what is as good as nothing. */
-    BAD("", KEY_EMPTY),
-    BAD(" ", KEY_EMPTY),
-    BAD("    ", KEY_EMPTY),
-    BAD("\"\"", KEY_EMPTY),
-    BAD("  \"\" ", KEY_EMPTY),
-    BAD("\"\";a=1", KEY_EMPTY),
-    /* Leading and trailing SP; nothing else counts as space. */
-    GOOD(" \"a\"", "a"),
-    GOOD("\"a\" ", "a"),
-    GOOD("   \"a\"   ", "a"),
-    BAD("\t\"a\"", KEY_BAD_BYTE),
-    BAD("\"a\"\t", KEY_BAD_BYTE),
-    BAD("\"a\";\tb", KEY_BAD_BYTE),
-    /* Control characters and non-ASCII, wherever they stand. */
-    BAD("\"a\tb\"", KEY_BAD_BYTE),
-    BAD("\"a\nb\"", KEY_BAD_BYTE),
-    BAD("\"a\rb\"", KEY_BAD_BYTE),
-    BAD("\"a\0b\"", KEY_BAD_BYTE),
-    BAD("\"a\x01\"", KEY_BAD_BYTE),
-    BAD("\"a\x1f\"", KEY_BAD_BYTE),
-    BAD("\"a\x7f\"", KEY_BAD_BYTE),
-    BAD("\"a\x80\"", KEY_BAD_BYTE),
-    BAD("\"\xc3\xa9\"", KEY_BAD_BYTE),
-    BAD("\"\xff\"", KEY_BAD_BYTE),
-    BAD("\"a\";b=\"\xc3\xa9\"", KEY_BAD_BYTE),
-    BAD("\"a\"\0", KEY_BAD_BYTE),
-    BAD("a\0b", KEY_BAD_BYTE),
-    BAD("a\x7f", KEY_BAD_BYTE),
-    BAD("caf\xc3\xa9", KEY_BAD_BYTE),
-    BAD("a\tb", KEY_BAD_BYTE),
-    /* Bytes after the item; a list. */
-    BAD("\"a\"b", KEY_TRAILING),
-    BAD("\"a\" b", KEY_TRAILING),
-    BAD("\"a\"\"b\"", KEY_TRAILING),
-    BAD("\"a\" \"b\"", KEY_TRAILING),
-    BAD("\"a\",", KEY_TRAILING),
-    BAD("\"a\", \"b\"", KEY_TRAILING),
-    BAD("\"a\",\"a\"", KEY_TRAILING),
-    BAD("\"a\"=1", KEY_TRAILING),
-    BAD("\"a\" ;b", KEY_TRAILING), /* no space before a parameter */
-    BAD("\"a\";b ;c", KEY_TRAILING),
-    BAD("\"a\";b, \"c\"", KEY_TRAILING),
-    BAD("\"a\";b=1,2", KEY_TRAILING),
-    BAD("\"a\";b=\"c\"d", KEY_TRAILING),
-    BAD("\"a\";B", KEY_BAD_PARAMETER),
-    /*
-     * parameters = *( ";" *SP parameter ); param-name = key = ( lcalpha / "*" ) *( lcalpha / DIGIT
-     * / "_" / "-" / "." / "*" )
-     */
-    GOOD("\"a\";b", "a"),
-    GOOD("\"a\"; b", "a"),
-    GOOD("\"a\";   b", "a"),
-    GOOD("\"a\";b;c;d", "a"),
-    GOOD("\"a\";b=1; c=2;b=3 ", "a"),
-    GOOD("\"a\";*", "a"),
-    GOOD("\"a\";*b0_-.*", "a"),
-    GOOD("\"a\";b0_-.*=1", "a"),
-    BAD("\"a\";", KEY_BAD_PARAMETER),
-    BAD("\"a\"; ", KEY_BAD_PARAMETER),
-    BAD("\"a\";;b", KEY_BAD_PARAMETER),
-    BAD("\"a\";0b", KEY_BAD_PARAMETER),
-    BAD("\"a\";_b", KEY_BAD_PARAMETER),
-    BAD("\"a\";-b", KEY_BAD_PARAMETER),
-    BAD("\"a\";=1", KEY_BAD_PARAMETER),
-    BAD("\"a\";\"b\"", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=", KEY_BAD_PARAMETER),
-    BAD("\"a\";b= 1", KEY_BAD_PARAMETER),
-    BAD("\"a\";b =1", KEY_TRAILING),
-    BAD("\"a\";bC", KEY_TRAILING),
-    /* sf-integer = ["-"] 1*15DIGIT */
-    GOOD("\"a\";b=0", "a"),
-    GOOD("\"a\";b=-0", "a"),
-    GOOD("\"a\";b=007", "a"),
-    GOOD("\"a\";b=999999999999999", "a"),
-    GOOD("\"a\";b=-999999999999999", "a"),
-    BAD("\"a\";b=1000000000000000", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=-1000000000000000", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=-", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=--1", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=+1", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=-a", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=1a", KEY_TRAILING),
-    /* sf-decimal = ["-"] 1*12DIGIT "." 1*3DIGIT */
-    GOOD("\"a\";b=1.5", "a"),
-    GOOD("\"a\";b=-1.125", "a"),
-    GOOD("\"a\";b=123456789012.123", "a"),
-    BAD("\"a\";b=1234567890123.1", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=1.1234", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=1.", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=.5", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=-.5", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=1.2.3", KEY_TRAILING),
-    BAD("\"a\";b=1.5e3", KEY_TRAILING),
-    /* sf-string */
-    GOOD("\"a\";b=\"\"", "a"),
-    GOOD("\"a\";b=\"c d;,\\\"\\\\\"", "a"),
-    BAD("\"a\";b=\"c", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=\"\\c\"", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=\"c\\", KEY_BAD_PARAMETER),
-    /* sf-token = ( ALPHA / "*" ) *( tchar / ":" / "/" ) */
-    GOOD("\"a\";b=c", "a"),
-    GOOD("\"a\";b=C", "a"),
-    GOOD("\"a\";b=*", "a"),
-    GOOD("\"a\";b=*c!#$%&'*+-.^_`|~:/0Z", "a"),
-    BAD("\"a\";b=!c", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=/c", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=c(d", KEY_TRAILING),
-    BAD("\"a\";b=c=d", KEY_TRAILING),
-    /* sf-binary = ":" *(base64) ":" */
-    GOOD("\"a\";b=::", "a"),
-    GOOD("\"a\";b=:cHJldGVuZA==:", "a"),
-    GOOD("\"a\";b=:cHJldGVuZA:", "a"), /* missing padding is synthesised */
-    GOOD("\"a\";b=:abcd+/09:", "a"),
-    GOOD("\"a\";b=:YWI=:", "a"),
-    BAD("\"a\";b=:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:abcd", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:ab cd:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:ab-_:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:a:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:abcde:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:=:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:ab=c:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:ab=:", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=:abcd====:", KEY_BAD_PARAMETER),
-    /* sf-boolean = "?" ( "0" / "1" ) */
-    GOOD("\"a\";b=?0", "a"),
-    GOOD("\"a\";b=?1;c=?0", "a"),
-    BAD("\"a\";b=?", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=?2", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=?t", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=?01", KEY_TRAILING),
-    /* No bare item at all; an inner list is no bare item, nor are the types of RFC 9651. */
-    BAD("\"a\";b=(1)", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=@1", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=%\"c\"", KEY_BAD_PARAMETER),
-    BAD("\"a\";b=;c", KEY_BAD_PARAMETER),
-    /*
-     * The other types of items are no keys in strict mode; to the lenient one they are bare keys,
-     * letter for letter.
-     */
-    BARE("abc", "abc"),
-    BARE("*abc", "*abc"),
-    BARE("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
-    BARE("123", "123"),
-    BARE("-1.5", "-1.5"),
-    BARE("?1", "?1"),
-    BARE(":YWJj:", ":YWJj:"),
-    BARE("@1659578233", "@1659578233"),
-    BARE("'a'", "'a'"),
-    BARE("  a ", "a"),
-    BARE("!#$%&'()*+-./:<=>?@[]^_`{|}~", "!#$%&'()*+-./:<=>?@[]^_`{|}~"),
-    BAD("(\"a\")", KEY_NOT_A_STRING),
-    BAD("%\"a\"", KEY_NOT_A_STRING),
-    /* Never a bare key: what could be a list, a parameter, or the remains of a string. */
-    BAD("a b", KEY_NOT_A_STRING),
-    BAD("a,b", KEY_NOT_A_STRING),
-    BAD("a, b", KEY_NOT_A_STRING),
-    BAD("a;b=1", KEY_NOT_A_STRING),
-    BAD("a\"", KEY_NOT_A_STRING),
-    BAD("a\"b\"", KEY_NOT_A_STRING),
-    BAD("a\\b", KEY_NOT_A_STRING),
-    BAD("\\\"a\\\"", KEY_NOT_A_STRING),
-    BAD(",", KEY_NOT_A_STRING),
-    BAD(";", KEY_NOT_A_STRING),
+    /* spec: key-cases */
+    {"\"8e03978e-40d5-43dd-bc93-6894a57f9324\"", KEY_GOOD, "8e03978e-40d5-43dd-bc93-6894a57f9324"},
+    {"8e03978e-40d5-43dd-bc93-6894a57f9324", KEY_GOOD, "8e03978e-40d5-43dd-bc93-6894a57f9324"},
+    {"\"a\"", KEY_GOOD, "a"},
+    {"a", KEY_GOOD, "a"},
+    {"   \"a b\"  ", KEY_GOOD, "a b"},
+    {"  a  ", KEY_GOOD, "a"},
+    {"\"  a  \"", KEY_GOOD, "  a  "},
+    {"\" \"", KEY_GOOD, " "},
+    {"\"a\\\"b\\\\c\"", KEY_GOOD, "a\"b\\c"},
+    {"\"\\\\\\\"\"", KEY_GOOD, "\\\""},
+    {"\"!#$%&'()*+,-./:;<=>?@[]^_`{|}~\"", KEY_GOOD, "!#$%&'()*+,-./:;<=>?@[]^_`{|}~"},
+    {"!#$%&'()*+-./:<=>?@[]^_`{|}~", KEY_GOOD, "!#$%&'()*+-./:<=>?@[]^_`{|}~"},
+    {"\"a, b;c=d\"", KEY_GOOD, "a, b;c=d"},
+    {"\"A\"", KEY_GOOD, "A"},
+    {"\"a\";q", KEY_GOOD, "a"},
+    {"\"a\"; q", KEY_GOOD, "a"},
+    {"\"a\";   q=1", KEY_GOOD, "a"},
+    {"\"a\";b=-1.5;c=tok/en:x;d=?0;e=:YWJj:;*f=\"x;y,\\\"z\"", KEY_GOOD, "a"},
+    {"\"a\";a_b-c.d*0=1", KEY_GOOD, "a"},
+    {"\"a\";a=1;a=2", KEY_GOOD, "a"},
+    {"\"a\";b=:YQ:", KEY_GOOD, "a"},
+    {"\"a\";b=:YQ==:", KEY_GOOD, "a"},
+    {"\"a\";b=::", KEY_GOOD, "a"},
+    {"\"a\";b=123456789012345", KEY_GOOD, "a"},
+    {"\"a\";b=123456789012.123", KEY_GOOD, "a"},
+    {"\"a\";b=*", KEY_GOOD, "a"},
+    {"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk", KEY_GOOD, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk"},
+    {"\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\\\"\"", KEY_GOOD, "\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\""},
+    {":YWJj:", KEY_GOOD, ":YWJj:"},
+    {"?1", KEY_GOOD, "?1"},
+    {"1.5", KEY_GOOD, "1.5"},
+    {"", KEY_EMPTY, ""},
+    {"   ", KEY_EMPTY, ""},
+    {"\"\"", KEY_EMPTY, ""},
+    {"\"\";a=1", KEY_EMPTY, ""},
+    {"\"", KEY_UNTERMINATED, ""},
+    {"\"a", KEY_UNTERMINATED, ""},
+    {"\"a\\\"", KEY_UNTERMINATED, ""},
+    {"\"a\\", KEY_UNTERMINATED, ""},
+    {"\"\\a\"", KEY_BAD_ESCAPE, ""},
+    {"\"a\\ \"", KEY_BAD_ESCAPE, ""},
+    {"\"\\u0041\"", KEY_BAD_ESCAPE, ""},
+    {"a\011b", KEY_BAD_BYTE, ""},
+    {"\011a", KEY_BAD_BYTE, ""},
+    {"\"a\"\012", KEY_BAD_BYTE, ""},
+    {"\"\303\251\"", KEY_BAD_BYTE, ""},
+    {"\"a\177\"", KEY_BAD_BYTE, ""},
+    {"\"a\", \"b\"", KEY_TRAILING, ""},
+    {"\"a\"\"b\"", KEY_TRAILING, ""},
+    {"\"a\"b", KEY_TRAILING, ""},
+    {"\"a\" ;q=1", KEY_TRAILING, ""},
+    {"\"a\"=1", KEY_TRAILING, ""},
+    {"\"a\";b=1=2", KEY_TRAILING, ""},
+    {"\"a\";b=1.5.6", KEY_TRAILING, ""},
+    {"\"a\";b=?11", KEY_TRAILING, ""},
+    {"\"a\";", KEY_BAD_PARAMETER, ""},
+    {"\"a\";A=1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=1.", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=1234567890123456", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=1234567890123.1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=1.1234", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=?2", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=:YQ=:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=:Y:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=:YWJj=:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=\"x", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=\"\\x\"", KEY_BAD_PARAMETER, ""},
+    {"\"a\"; ;q", KEY_BAD_PARAMETER, ""},
+    {"\"a\";q=(1)", KEY_BAD_PARAMETER, ""},
+    {"a, b", KEY_NOT_A_STRING, ""},
+    {"a b", KEY_NOT_A_STRING, ""},
+    {"a\"b\"", KEY_NOT_A_STRING, ""},
+    {"a\\b", KEY_NOT_A_STRING, ""},
+    {"a;q=1", KEY_NOT_A_STRING, ""},
+    {",", KEY_NOT_A_STRING, ""},
+    {";", KEY_NOT_A_STRING, ""},
+    {"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk", KEY_TOO_LONG, ""},
+    {"\"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk\"", KEY_TOO_LONG, ""},
+    {"\"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk", KEY_TOO_LONG, ""},
+    {"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk,", KEY_TOO_LONG, ""},
+    {"\"a b\"", KEY_GOOD, "a b"},
+    {"\"!#$%&'()*+,-./0123456789:;<=>?@\"", KEY_GOOD, "!#$%&'()*+,-./0123456789:;<=>?@"},
+    {"\"ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`\"", KEY_GOOD, "ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`"},
+    {"\"abcdefghijklmnopqrstuvwxyz{|}~\"", KEY_GOOD, "abcdefghijklmnopqrstuvwxyz{|}~"},
+    {"\"a, b\"", KEY_GOOD, "a, b"},
+    {"\"a;b=c\"", KEY_GOOD, "a;b=c"},
+    {"\"\\\"\"", KEY_GOOD, "\""},
+    {"\"\\\\\"", KEY_GOOD, "\\"},
+    {"\"\\n\"", KEY_BAD_ESCAPE, ""},
+    {"\"\\ \"", KEY_BAD_ESCAPE, ""},
+    {"\"\\\"", KEY_UNTERMINATED, ""},
+    {"\"a b", KEY_UNTERMINATED, ""},
+    {"\"a;b=\\\"c\\\"", KEY_UNTERMINATED, ""},
+    {" ", KEY_EMPTY, ""},
+    {"    ", KEY_EMPTY, ""},
+    {"  \"\" ", KEY_EMPTY, ""},
+    {" \"a\"", KEY_GOOD, "a"},
+    {"\"a\" ", KEY_GOOD, "a"},
+    {"   \"a\"   ", KEY_GOOD, "a"},
+    {"\011\"a\"", KEY_BAD_BYTE, ""},
+    {"\"a\"\011", KEY_BAD_BYTE, ""},
+    {"\"a\";\011b", KEY_BAD_BYTE, ""},
+    {"\"a\011b\"", KEY_BAD_BYTE, ""},
+    {"\"a\012b\"", KEY_BAD_BYTE, ""},
+    {"\"a\015b\"", KEY_BAD_BYTE, ""},
+    {"\"a\001\"", KEY_BAD_BYTE, ""},
+    {"\"a\037\"", KEY_BAD_BYTE, ""},
+    {"\"a\";b=\"\303\251\"", KEY_BAD_BYTE, ""},
+    {"a\177", KEY_BAD_BYTE, ""},
+    {"caf\303\251", KEY_BAD_BYTE, ""},
+    {"\"a\" b", KEY_TRAILING, ""},
+    {"\"a\" \"b\"", KEY_TRAILING, ""},
+    {"\"a\",", KEY_TRAILING, ""},
+    {"\"a\",\"a\"", KEY_TRAILING, ""},
+    {"\"a\" ;b", KEY_TRAILING, ""},
+    {"\"a\";b ;c", KEY_TRAILING, ""},
+    {"\"a\";b, \"c\"", KEY_TRAILING, ""},
+    {"\"a\";b=1,2", KEY_TRAILING, ""},
+    {"\"a\";b=\"c\"d", KEY_TRAILING, ""},
+    {"\"a\";B", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b", KEY_GOOD, "a"},
+    {"\"a\"; b", KEY_GOOD, "a"},
+    {"\"a\";   b", KEY_GOOD, "a"},
+    {"\"a\";b;c;d", KEY_GOOD, "a"},
+    {"\"a\";b=1; c=2;b=3 ", KEY_GOOD, "a"},
+    {"\"a\";*", KEY_GOOD, "a"},
+    {"\"a\";*b0_-.*", KEY_GOOD, "a"},
+    {"\"a\";b0_-.*=1", KEY_GOOD, "a"},
+    {"\"a\"; ", KEY_BAD_PARAMETER, ""},
+    {"\"a\";;b", KEY_BAD_PARAMETER, ""},
+    {"\"a\";0b", KEY_BAD_PARAMETER, ""},
+    {"\"a\";_b", KEY_BAD_PARAMETER, ""},
+    {"\"a\";-b", KEY_BAD_PARAMETER, ""},
+    {"\"a\";=1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";\"b\"", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b= 1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b =1", KEY_TRAILING, ""},
+    {"\"a\";bC", KEY_TRAILING, ""},
+    {"\"a\";b=0", KEY_GOOD, "a"},
+    {"\"a\";b=-0", KEY_GOOD, "a"},
+    {"\"a\";b=007", KEY_GOOD, "a"},
+    {"\"a\";b=999999999999999", KEY_GOOD, "a"},
+    {"\"a\";b=-999999999999999", KEY_GOOD, "a"},
+    {"\"a\";b=1000000000000000", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=-1000000000000000", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=-", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=--1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=+1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=-a", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=1a", KEY_TRAILING, ""},
+    {"\"a\";b=1.5", KEY_GOOD, "a"},
+    {"\"a\";b=-1.125", KEY_GOOD, "a"},
+    {"\"a\";b=1234567890123.1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=1.1234", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=1.", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=.5", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=-.5", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=1.2.3", KEY_TRAILING, ""},
+    {"\"a\";b=1.5e3", KEY_TRAILING, ""},
+    {"\"a\";b=\"\"", KEY_GOOD, "a"},
+    {"\"a\";b=\"c d;,\\\"\\\\\"", KEY_GOOD, "a"},
+    {"\"a\";b=\"c", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=\"\\c\"", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=\"c\\", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=c", KEY_GOOD, "a"},
+    {"\"a\";b=C", KEY_GOOD, "a"},
+    {"\"a\";b=*c!#$%&'*+-.^_`|~:/0Z", KEY_GOOD, "a"},
+    {"\"a\";b=!c", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=/c", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=c(d", KEY_TRAILING, ""},
+    {"\"a\";b=c=d", KEY_TRAILING, ""},
+    {"\"a\";b=:cHJldGVuZA==:", KEY_GOOD, "a"},
+    {"\"a\";b=:cHJldGVuZA:", KEY_GOOD, "a"},
+    {"\"a\";b=:abcd+/09:", KEY_GOOD, "a"},
+    {"\"a\";b=:YWI=:", KEY_GOOD, "a"},
+    {"\"a\";b=:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:abcd", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:ab cd:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:ab-_:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:a:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:abcde:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:=:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:ab=c:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:ab=:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=:abcd====:", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=?0", KEY_GOOD, "a"},
+    {"\"a\";b=?1;c=?0", KEY_GOOD, "a"},
+    {"\"a\";b=?", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=?2", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=?t", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=?01", KEY_TRAILING, ""},
+    {"\"a\";b=(1)", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=@1", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=%\"c\"", KEY_BAD_PARAMETER, ""},
+    {"\"a\";b=;c", KEY_BAD_PARAMETER, ""},
+    {"abc", KEY_GOOD, "abc"},
+    {"*abc", KEY_GOOD, "*abc"},
+    {"123", KEY_GOOD, "123"},
+    {"-1.5", KEY_GOOD, "-1.5"},
+    {"@1659578233", KEY_GOOD, "@1659578233"},
+    {"'a'", KEY_GOOD, "'a'"},
+    {"  a ", KEY_GOOD, "a"},
+    {"(\"a\")", KEY_NOT_A_STRING, ""},
+    {"%\"a\"", KEY_NOT_A_STRING, ""},
+    {"a,b", KEY_NOT_A_STRING, ""},
+    {"a;b=1", KEY_NOT_A_STRING, ""},
+    {"a\"", KEY_NOT_A_STRING, ""},
+    {"\\\"a\\\"", KEY_NOT_A_STRING, ""},
+    /* end of spec */
 };
+/* clang-format on */
+
+/* A bare key is no string; what begins with a quote fares the same. */
+static key_fault strict_fault(const key_case *tried)
+{
+	bool is_quoted = tried->value[strspn(tried->value, " ")] == '"';
+	return is_quoted || tried->fault == KEY_EMPTY || tried->fault == KEY_BAD_BYTE ? tried->fault : KEY_NOT_A_STRING;
+}
 
 static key_fault parse(const char *value, size_t length, bool strict, size_t length_max, char *key)
 {
@@ -244,8 +254,8 @@ static key_fault parse(const char *value, size_t length, bool strict, size_t len
 static void check(const key_case *tried, bool strict)
 {
 	char key[ONCE_KEY_BYTES_MAX + 1];
-	key_fault expected = strict ? tried->strict : tried->lenient;
-	key_fault fault = parse(tried->value, tried->length, strict, ONCE_KEY_BYTES_MAX, key);
+	key_fault expected = strict ? strict_fault(tried) : tried->fault;
+	key_fault fault = parse(tried->value, strlen(tried->value), strict, ONCE_KEY_BYTES_MAX, key);
 	if (fault != expected) {
 		fail_msg("%s (%s): expected %s, got %s", tried->value, strict ? "strict" : "lenient", key_fault_text(expected),
 		         key_fault_text(fault));
@@ -327,7 +337,7 @@ static void a_key_is_one_quoted_and_bare(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		if (cases[i].lenient != KEY_GOOD) {
+		if (cases[i].fault != KEY_GOOD) {
 			continue;
 		}
 		char value[2 * ONCE_KEY_BYTES_MAX + 3];
@@ -338,15 +348,12 @@ static void a_key_is_one_quoted_and_bare(void **state)
 	}
 }
 
-static void what_begins_with_a_quote_is_a_string_or_nothing(void **state)
+static void a_nul_is_a_bad_byte_also_at_the_end(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < COUNT(cases); i++) {
-		const char *first = cases[i].value + strspn(cases[i].value, " ");
-		if (*first == '"') {
-			assert_int_equal(cases[i].strict, cases[i].lenient);
-		}
-	}
+	char key[ONCE_KEY_BYTES_MAX + 1];
+	assert_int_equal(parse("\"a\"\0", 4, false, ONCE_KEY_BYTES_MAX, key), KEY_BAD_BYTE);
+	assert_int_equal(parse("a\0b", 3, false, ONCE_KEY_BYTES_MAX, key), KEY_BAD_BYTE);
 }
 
 static void each_fault_has_a_sentence_of_its_own(void **state)
@@ -366,12 +373,11 @@ static void the_public_function_says_the_same_and_why(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char key[ONCE_KEY_BYTES_MAX + 1];
 		once_error *error = NULL;
-		once_code code =
-		    once_key_of_header((once_bytes){cases[i].value, cases[i].length}, false, ONCE_KEY_BYTES_MAX, key, &error);
-		assert_int_equal(code, cases[i].lenient == KEY_GOOD ? ONCE_OK : ONCE_KEY_MALFORMED);
-		assert_string_equal(key, cases[i].lenient == KEY_GOOD ? cases[i].key : "");
-		assert_string_equal(once_error_detail(error),
-		                    cases[i].lenient == KEY_GOOD ? "" : key_fault_text(cases[i].lenient));
+		once_code code = once_key_of_header((once_bytes){cases[i].value, strlen(cases[i].value)}, false,
+		                                    ONCE_KEY_BYTES_MAX, key, &error);
+		assert_int_equal(code, cases[i].fault == KEY_GOOD ? ONCE_OK : ONCE_KEY_MALFORMED);
+		assert_string_equal(key, cases[i].fault == KEY_GOOD ? cases[i].key : "");
+		assert_string_equal(once_error_detail(error), cases[i].fault == KEY_GOOD ? "" : key_fault_text(cases[i].fault));
 		once_error_free(error);
 	}
 }
@@ -395,7 +401,7 @@ int main(void)
 	    cmocka_unit_test(a_key_has_at_most_the_length_that_is_asked_for),
 	    cmocka_unit_test(a_limit_beyond_the_contracts_is_the_contracts),
 	    cmocka_unit_test(a_key_is_one_quoted_and_bare),
-	    cmocka_unit_test(what_begins_with_a_quote_is_a_string_or_nothing),
+	    cmocka_unit_test(a_nul_is_a_bad_byte_also_at_the_end),
 	    cmocka_unit_test(each_fault_has_a_sentence_of_its_own),
 	    cmocka_unit_test(the_public_function_says_the_same_and_why),
 	    cmocka_unit_test(no_value_is_an_empty_one_and_a_wrong_call_is_said),

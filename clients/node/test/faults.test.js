@@ -795,10 +795,14 @@ test('a base of problem types that would break the document is refused when it i
 });
 
 test('keys are those of the vectors', () => {
+  const {faults} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/keys.json')));
   for (const vector of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/keys.json'))).keys) {
     const value = vector.header ?? Buffer.from(vector.base64 ?? '', 'base64').toString('latin1');
     const {key: found, fault} = keyOfHeader(value);
     assert.deepEqual([found, fault], [vector.key, vector.refused], value);
+    const strict = keyOfHeader(value, {strict: true});
+    if (/^ *"/.test(value)) assert.deepEqual([strict.key, strict.fault], [vector.key, vector.refused], value);
+    else assert.ok([vector.refused, faults.not_a_string].includes(strict.fault) && strict.key === undefined, value);
   }
 });
 

@@ -50,6 +50,7 @@ def test_a_problem_document_is_the_specs_byte_for_byte(case):
     assert made.body.decode().replace(made.request, "0123456789abcdef0123456789abcdef") == case["document"]
 
 
+NOT_A_STRING = json.loads((ROOT / "spec/keys.json").read_text())["faults"]["not_a_string"]
 BASES = json.loads((ROOT / "spec/problems.json").read_text())["type_bases"]
 
 
@@ -65,8 +66,13 @@ def test_a_base_of_problem_types_that_would_break_the_document_is_refused(base):
 
 @pytest.mark.parametrize("case", json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"], ids=lambda case: case["header"][:40])
 def test_a_key_of_the_vectors(case):
+    if not case["header"].lstrip(" ").startswith('"'):
+        with pytest.raises(http.BadKey) as strict:
+            http.key_of_header(case["header"], strict=True)
+        assert str(strict.value) in (case.get("refused"), NOT_A_STRING)
     if "key" in case:
         assert http.key_of_header(case["header"]) == case["key"]
+        assert not case["header"].lstrip(" ").startswith('"') or http.key_of_header(case["header"], strict=True) == case["key"]
     else:
         with pytest.raises(http.BadKey) as bad:
             http.key_of_header(case["header"])

@@ -17,6 +17,18 @@ Headers = List[Tuple[str, str]]
 
 # ---- the key ----
 
+# spec: key-faults
+_EMPTY = "The key is empty."
+_UNTERMINATED = "The key begins with a quote and has no closing one."
+_BAD_ESCAPE = "In a quoted key a backslash must be followed by a quote or a backslash."
+_BAD_BYTE = "The key's header holds a control character or one that is not ASCII."
+_TRAILING = "After the quoted key comes something that is not a parameter; a list of keys is not allowed."
+_BAD_PARAMETER = "A parameter after the quoted key is malformed."
+_NOT_A_STRING = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; without quotes it holds characters that are not allowed there, or quotes are required."
+_TOO_LONG = "The key is too long."
+_KEY_MAX = 255
+# end of spec
+
 _SPACED = ' "\\,;'
 _PRINTABLE = re.compile(r"[ -~]*\Z")
 _ITEM = re.compile(
@@ -53,32 +65,29 @@ def _parameters_end(text: str) -> int:
     return at
 
 
-def key_of_header(value: str, strict: bool = False, length_max: int = 255) -> str:
+def key_of_header(value: str, strict: bool = False, length_max: int = _KEY_MAX) -> str:
     """The key in an Idempotency-Key header; raises BadKey. docs/fingerprint.md specifies it."""
     if not _PRINTABLE.match(value):
-        raise BadKey("The key's header holds a control character or one that is not ASCII.")
+        raise BadKey(_BAD_BYTE)
     value = value.strip(" ")
     if not value:
-        raise BadKey("The key is empty.")
+        raise BadKey(_EMPTY)
     if value[0] == '"':
         key, rest = _quoted(value[1:], length_max)
         end = _parameters_end(rest)
         if end < 0:
-            raise BadKey("A parameter after the quoted key is malformed.")
+            raise BadKey(_BAD_PARAMETER)
         if end < len(rest):
-            raise BadKey("After the quoted key comes something that is not a parameter; a list of keys is not allowed.")
+            raise BadKey(_TRAILING)
     else:
         key = value
         for at, c in enumerate(value if not strict else _SPACED):
             if c in _SPACED:
-                raise BadKey(
-                    'The key must be a quoted string, such as "8e03978e-40d5-43dd-bc93-6894a57f9324"; '
-                    "without quotes it holds characters that are not allowed there, or quotes are required."
-                )
+                raise BadKey(_NOT_A_STRING)
             if at == length_max:
-                raise BadKey("The key is too long.")
+                raise BadKey(_TOO_LONG)
     if not key:
-        raise BadKey("The key is empty.")
+        raise BadKey(_EMPTY)
     return key
 
 
@@ -100,11 +109,11 @@ def _quoted(text: str, length_max: int) -> Tuple[str, str]:
             c = text[at]
             at += 1
             if c not in '"\\':
-                raise BadKey("In a quoted key a backslash must be followed by a quote or a backslash.")
+                raise BadKey(_BAD_ESCAPE)
         if len(key) == length_max:
-            raise BadKey("The key is too long.")
+            raise BadKey(_TOO_LONG)
         key.append(c)
-    raise BadKey("The key begins with a quote and has no closing one.")
+    raise BadKey(_UNTERMINATED)
 
 
 # ---- problems ----

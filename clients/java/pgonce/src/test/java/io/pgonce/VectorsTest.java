@@ -27,8 +27,15 @@ class VectorsTest {
     @Test
     void theKeyOfEachHeaderIsThatOfTheVectorsOrItIsRefusedWithTheirSentence() throws Exception {
         JsonNode keys = Cases.read(Child.ROOT.resolve("tests/vectors/keys.json")).get("keys");
+        String notAString = Cases.read(Child.ROOT.resolve("spec/keys.json")).at("/faults/not_a_string").asText();
         for (JsonNode each : keys) {
             String header = new String(each.get("header").asText().getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
+            if (!header.stripLeading().startsWith("\"")) {
+                String strict = assertThrows(KeyHeader.Malformed.class, () -> KeyHeader.parse(header, true, 255), each.toString()).getMessage();
+                assertEquals(true, strict.equals(each.path("refused").asText()) || strict.equals(notAString), each + ": " + strict);
+            } else if (each.has("key")) {
+                assertEquals(each.get("key").asText(), KeyHeader.parse(header, true, 255), each.toString());
+            }
             if (each.has("key")) {
                 assertEquals(each.get("key").asText(), KeyHeader.parse(header, false, 255), each.toString());
             } else {

@@ -7,7 +7,18 @@ package io.pgonce.http;
  * them together. Each way to be malformed is a fault, since a key that was ignored would leave a request unprotected.
  */
 public final class KeyHeader {
+    // spec: key-faults
+    private static final String EMPTY = "The key is empty.";
+    private static final String UNTERMINATED = "The key begins with a quote and has no closing one.";
+    private static final String BAD_ESCAPE = "In a quoted key a backslash must be followed by a quote or a backslash.";
+    private static final String BAD_BYTE = "The key's header holds a control character or one that is not ASCII.";
+    private static final String TRAILING = "After the quoted key comes something that is not a parameter; a list of keys is not allowed.";
+    private static final String BAD_PARAMETER = "A parameter after the quoted key is malformed.";
+    private static final String NOT_A_STRING = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
+        + "without quotes it holds characters that are not allowed there, or quotes are required.";
+    private static final String TOO_LONG = "The key is too long.";
     private static final int KEY_MAX = 255;
+    // end of spec
 
     /** A value that is no key. Its message is one sentence, which goes into the problem document; never the value. */
     public static final class Malformed extends Exception {
@@ -42,7 +53,7 @@ public final class KeyHeader {
         int end = value.length();
         for (int i = 0; i < end; i++) {
             if (value.charAt(i) < ' ' || value.charAt(i) > '~') {
-                throw new Malformed("The key's header holds a control character or one that is not ASCII.");
+                throw new Malformed(BAD_BYTE);
             }
         }
         while (start < end && value.charAt(start) == ' ') {
@@ -52,17 +63,17 @@ public final class KeyHeader {
             end--;
         }
         if (start == end) {
-            throw new Malformed("The key is empty.");
+            throw new Malformed(EMPTY);
         }
         KeyHeader in = new KeyHeader(value, start, end);
         StringBuilder key = new StringBuilder();
         if (in.take('"')) {
             in.string(key, Math.min(lengthMax, KEY_MAX));
             if (!in.parameters()) {
-                throw new Malformed("A parameter after the quoted key is malformed.");
+                throw new Malformed(BAD_PARAMETER);
             }
             if (in.at != end) {
-                throw new Malformed("After the quoted key comes something that is not a parameter; a list of keys is not allowed.");
+                throw new Malformed(TRAILING);
             }
         } else if (strict) {
             throw notAString();
@@ -70,14 +81,13 @@ public final class KeyHeader {
             in.bare(key, Math.min(lengthMax, KEY_MAX));
         }
         if (key.isEmpty()) {
-            throw new Malformed("The key is empty.");
+            throw new Malformed(EMPTY);
         }
         return key.toString();
     }
 
     private static Malformed notAString() {
-        return new Malformed("The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
-            + "without quotes it holds characters that are not allowed there, or quotes are required.");
+        return new Malformed(NOT_A_STRING);
     }
 
     private char next() {
@@ -94,7 +104,7 @@ public final class KeyHeader {
 
     private static void put(StringBuilder out, char c, int lengthMax) throws Malformed {
         if (out.length() == lengthMax) {
-            throw new Malformed("The key is too long.");
+            throw new Malformed(TOO_LONG);
         }
         out.append(c);
     }
@@ -111,12 +121,12 @@ public final class KeyHeader {
                 }
                 c = text.charAt(at++);
                 if (c != '"' && c != '\\') {
-                    throw new Malformed("In a quoted key a backslash must be followed by a quote or a backslash.");
+                    throw new Malformed(BAD_ESCAPE);
                 }
             }
             put(out, c, lengthMax);
         }
-        throw new Malformed("The key begins with a quote and has no closing one.");
+        throw new Malformed(UNTERMINATED);
     }
 
     private void bare(StringBuilder out, int lengthMax) throws Malformed {
