@@ -305,7 +305,7 @@ class Bench:
         connection = database.connect()
         cursor = connection.cursor()
         cursor.execute("SELECT once_job.relay_take('bench', NULL, true)")
-        cursor.execute("SELECT once.outbox_replay('bench', now() - interval '1 hour', NULL, 'bench')")
+        cursor.execute("SELECT once.parked_replay('bench', now() - interval '1 hour', NULL, 'bench')")
         cursor.execute("UPDATE once.parked_event SET state = 'dead' WHERE id = (SELECT min(id) FROM once.parked_event) RETURNING event_id::text")
         (dead,) = cursor.fetchone()
         connection.close()
@@ -318,7 +318,7 @@ class Bench:
             time.sleep(1.5)     # until it may send
             before, used = time.monotonic(), cpu_seconds([relay.pid])
             server = cpu_seconds([self.server.process.pid, *children_of(self.server.process.pid)])
-            database.execute("SELECT once.outbox_discard(%s::uuid, 'bench', 'bench')", dead)
+            database.execute("SELECT once.parked_discard(%s::text, 'bench', 'bench')", dead)
             wait_until(lambda: database.value(left) == 0, "the line to be delivered", 600)
             seconds, used = time.monotonic() - before, cpu_seconds([relay.pid]) - used
             server = cpu_seconds([self.server.process.pid, *children_of(self.server.process.pid)]) - server

@@ -96,6 +96,7 @@ typedef enum option_id {
 	OPTION_ONE_ROUND,
 	OPTION_INTERVAL,
 	OPTION_KEEPER_NAME,
+	OPTION_KIND,
 	OPTION_RELAY,
 	OPTION_CONSUMER,
 	OPTION_TOPIC,
@@ -266,8 +267,7 @@ int cli_gateway(const cli_invocation *invocation);
 int cli_keep(const cli_invocation *invocation);
 int cli_relay(const cli_invocation *invocation);
 int cli_consume(const cli_invocation *invocation);
-int cli_outbox(const cli_invocation *invocation);
-int cli_dead(const cli_invocation *invocation);
+int cli_parked(const cli_invocation *invocation);
 int cli_help(const cli_invocation *invocation);
 /* help.c */
 void help_overview(FILE *out);

@@ -285,7 +285,7 @@ ABOUT(relay_about,
       "is committed is delivered at least once, and events of one aggregate in order. One process is active for each "
       "relay; others stand by and take over within two seconds. Progress is stored when the sink has acknowledged.",
       "An event that the sink refuses blocks its own aggregate only. It is tried again with backoff; after the last "
-      "attempt it is dead. Dead events stay visible, and pgonce outbox retries or discards them. The relay waits for a "
+      "attempt it is dead. Dead events stay visible, and pgonce parked retries or discards them. The relay waits for a "
       "sink that is down. With --once it exits with 1 if events are left parked.",
       "INT and TERM finish what is in flight and stop; a second one stops at once. HUP reads the configuration file "
       "again: the relays finish what is in flight, then the relays of the new file go on, in the same process. A file "
@@ -296,36 +296,13 @@ USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_O
      {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
-ABOUT(outbox_about,
-      "Shows and fixes what the relays have not delivered. list: events that no relay takes, the backlog by relay and "
-      "topic, with its age, the delayed events by topic, and the parked events: waiting behind another of their "
-      "aggregate, retrying, or dead, with their error. show EVENT: one event, whole.",
-      "retry EVENT: try it again now; a delayed one is due now. discard EVENT: give it up, which frees the rest of its "
-      "aggregate; a delayed one is cancelled. replay --from TIME: deliver again what was emitted since then; --force: "
-      "also what consumers may no longer "
-      "remember. "
-      "Each change is recorded with who, when and why.",
-      "retry and discard without EVENT: all parked events of --relay, --topic, --state and --older-than; delayed ones "
-      "with --state delayed alone. They are counted; with --yes it is done, a thousand to a transaction, beside a "
-      "running relay and in the order of each "
-      "aggregate. If it is interrupted, start it again.",
-      "  pgonce outbox list",
-      "  pgonce outbox retry 0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55 --reason 'the endpoint works again'",
-      "  pgonce outbox discard --topic mail --state dead --older-than 2d",
-      "  pgonce outbox discard --topic mail --state dead --older-than 2d --yes --reason 'too late for these mails'",
-      "  pgonce outbox replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
-USES(outbox_uses, {OPTION_RELAY, false}, {OPTION_TOPIC, false}, {OPTION_STATE, false}, {OPTION_OLDER_THAN, false},
-     {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_FROM, false}, {OPTION_FORCE, false},
-     {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(outbox_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
-
 ABOUT(
     consume_about,
     "Applies messages exactly once. Each [consume NAME] section of the configuration file takes messages from Kafka, "
     "RabbitMQ, NATS JetStream or SQS. It calls a SQL function with each new message, in the transaction that remembers "
     "it, and then acknowledges it. Redeliveries, duplicates and rebalances change nothing. Work outside the database "
     "is called as an HTTP endpoint instead, under a lease, with the intent's key.",
-    "A message whose handler fails is tried again with backoff; after the last attempt it is dead, and pgonce dead "
+    "A message whose handler fails is tried again with backoff; after the last attempt it is dead, and pgonce parked "
     "shows it with its error. Later messages of its key wait behind it; all others go on.",
     "INT and TERM finish the running batch and stop; a second one stops at once. HUP reads the configuration file "
     "again: the consumers finish their work, then the consumers of the new file go on, in the same process. A file "
@@ -337,23 +314,36 @@ USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION
 EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
 ABOUT(
-    dead_about,
-    "Shows and fixes the messages that the consumers could not apply. list: the parked messages: waiting behind "
-    "another of their key, retrying, or dead, with their error. show ID: one message, whole. retry ID: try it again "
-    "now. discard ID: give it up, which frees the rest of its key; a redelivery of it is then a duplicate. Each "
+    parked_about,
+    "Shows and fixes what waits: events that the relays have not delivered, and messages that the consumers have not "
+    "applied. What failed is parked: retrying, dead after its last attempt, or waiting behind another of its aggregate "
+    "or key.",
+    "list: counts by relay or consumer, topic and state, with the age of the oldest (among them the pending and the "
+    "delayed events, and those that no relay takes); then what is parked, the dead first, with its error. Every "
+    "option below narrows it; the counts do not know --tenant, --type, --error and --older-than, and are left out then. --state "
+    "pending and --state delayed list these events. show ID: one event or message, whole.",
+    "retry ID: try it again now, with all its attempts before it; a delayed event is due now. discard ID: give it up, "
+    "which frees the rest of its aggregate or key; a delayed event is cancelled, and a redelivery of a message is a "
+    "duplicate. If an ID is parked more than once, say which with --relay, --consumer, --tenant or --kind. Each "
     "change is recorded with who, when and why.",
-    "retry and discard without an ID decide about all that --consumer, --tenant, --topic, --type, --error, --state and "
-    "--older-than name. They are only counted; with --yes it is done, a thousand to a transaction, beside a running "
-    "consumer and in the order of each key. What the consumer is trying at the moment is skipped, and counted: exit "
-    "10. If it is interrupted, start it again.",
-    "  pgonce dead list", "  pgonce dead retry order-17 --consumer stock --reason 'the handler is fixed'",
-    "  pgonce dead retry --consumer stock --state dead --error 'no such article'",
-    "  pgonce dead retry --consumer stock --state dead --error 'no such article' --yes --reason 'the articles are in'");
-USES(dead_uses, {OPTION_CONSUMER, false}, {OPTION_PARKED_TENANT, false}, {OPTION_TOPIC, false},
-     {OPTION_PARKED_TYPE, false}, {OPTION_PARKED_ERROR, false}, {OPTION_STATE, false}, {OPTION_OLDER_THAN, false},
-     {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false},
-     {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(dead_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+    "retry and discard without ID: all that the options name; delayed events with --state delayed alone. They are "
+    "only counted; with --yes it is done, at most a thousand to a transaction, beside running relays and consumers and "
+    "in the order of each aggregate or key. A message that its consumer is trying at the moment is skipped and "
+    "counted: exit 10. If it is interrupted, start it again.",
+    "replay --from TIME: a relay delivers again what was emitted since then; --force: also what consumers may no "
+    "longer "
+    "remember.",
+    "  pgonce parked list", "  pgonce parked retry order-17 --consumer stock --reason 'the handler is fixed'",
+    "  pgonce parked retry --consumer stock --state dead --error 'no such article'",
+    "  pgonce parked discard --kind event --topic mail --state dead --older-than 2d --yes --reason 'too late for "
+    "these'",
+    "  pgonce parked replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
+USES(parked_uses, {OPTION_KIND, false}, {OPTION_RELAY, false}, {OPTION_CONSUMER, false}, {OPTION_PARKED_TENANT, false},
+     {OPTION_TOPIC, false}, {OPTION_PARKED_TYPE, false}, {OPTION_PARKED_ERROR, false}, {OPTION_STATE, false},
+     {OPTION_OLDER_THAN, false}, {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_FROM, false},
+     {OPTION_FORCE, false}, {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
+EXITS(parked_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run", "  pgonce help --man ./man");
 USES(help_uses, {OPTION_MAN, false}, {OPTION_MARKDOWN, false});
@@ -384,12 +374,11 @@ const cli_command cli_commands[] = {
             "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]"),
     COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to a broker or webhooks",
             "[NAME...] [--config FILE] [OPTIONS]"),
-    COMMAND(outbox, "outbox", OPERANDS_WORDS, "events that were not delivered: list, show, retry, discard, replay",
-            "list | show EVENT | retry EVENT | discard EVENT | replay --from TIME [OPTIONS]"),
     COMMAND(consume, "consume", OPERANDS_WORDS, "apply a broker's messages exactly once",
             "[NAME...] [--config FILE] [OPTIONS]"),
-    COMMAND(dead, "dead", OPERANDS_WORDS, "messages that were not applied: list, show, retry, discard",
-            "list | show ID | retry [ID] | discard [ID] [OPTIONS]"),
+    COMMAND(parked, "parked", OPERANDS_WORDS,
+            "events that were not delivered, messages that were not applied: list, show, retry, discard, replay",
+            "list | show ID | retry [ID] | discard [ID] | replay --from TIME [OPTIONS]"),
     COMMAND(show, "show", OPERANDS_NONE, "the story of one intent", "--scope S --key K [--tenant T]"),
     COMMAND(find, "find", OPERANDS_NONE, "find intents by result, event, trace, tenant, time, state",
             "[--result TYPE:ID] [--event UUID] [--trace TRACE] [OPTIONS]"),

@@ -128,30 +128,31 @@ const cli_option cli_options[OPTION_COUNT] = {
                                  "how long to pause after a round that left nothing to do; default: 1m"),
     [OPTION_KEEPER_NAME] = TEXT(
         0, "name", "NAME", "what the keeper is called in the log and in the database; default: the machine's name"),
-    [OPTION_RELAY] = TEXT('r', "relay", "NAME", "the relay; default: all, or the only one"),
-    [OPTION_CONSUMER] = TEXT(0, "consumer", "NAME", "the consumer; default: all, or the only one that has the message"),
-    [OPTION_TOPIC] = TEXT(0, "topic", "TOPIC", "only events, or messages, of this topic"),
+    [OPTION_KIND] = CHOICE("kind", "KIND", "event|message", "only events (of relays), or only messages (of consumers)"),
+    [OPTION_RELAY] = TEXT('r', "relay", "NAME", "only events of this relay; replay: the relay; default: the only one"),
+    [OPTION_CONSUMER] = TEXT(0, "consumer", "NAME", "only messages of this consumer"),
+    [OPTION_TOPIC] = TEXT(0, "topic", "TOPIC", "only events and messages of this topic"),
     [OPTION_FROM] = TEXT(0, "from", "TIME",
                          "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"),
     [OPTION_FORCE] =
         FLAG(0, "force", "replay: also events that are older than an inbox remembers, which would be applied again"),
-    [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead|delayed", "only what is in this state"),
+    [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead|delayed",
+                            "only what is in this state; pending and delayed: events that are not parked"),
     [OPTION_PARKED_TYPE] = TEXT(0, "type", "TYPE",
-                                "retry, discard of many: only messages of this type, as a header says it "
+                                "only events of this type, and messages with a header that says so "
                                 "(Pgonce-Event-Type, a CloudEvent's type, AMQP's type)"),
     [OPTION_PARKED_ERROR] = TEXT('e', "error", "TEXT",
-                                 "retry, discard of many: only messages whose error has this text in it, in capitals "
-                                 "or not, or is this SQLSTATE"),
+                                 "only those whose error has this text in it, in capitals or not, or is this SQLSTATE"),
     [OPTION_OLDER_THAN] = TEXT(0, "older-than", "WHEN",
-                               "retry, discard: only events that were emitted, or messages that were parked, before "
-                               "then: a span before now (2h, 7d), or a time as PostgreSQL reads it"),
+                               "only events that were emitted, and messages that were parked, before then: a span "
+                               "before now (2h, 7d), or a time as PostgreSQL reads it"),
     [OPTION_YES] = FLAG(0, "yes", "retry, discard of many: do it; without it they are only counted"),
     [OPTION_DRY_RUN_MANY] = FLAG(0, "dry-run", "retry, discard of many: count them, and change nothing; the default"),
     [OPTION_TAKE] = NUMBER('n', "limit", 1, 1000000, "list at most N; default: 100"),
     [OPTION_PARKED_REASON] =
         TEXT(0, "reason", "TEXT", "why; recorded with your role and the time; needed for each change"),
-    [OPTION_PARKED_TENANT] =
-        TEXT('t', "tenant", "TENANT", "the tenant of the message; default: the only one that has it, or all"),
+    [OPTION_PARKED_TENANT] = TEXT('t', "tenant", "TENANT",
+                                  "only events and messages of this tenant (\"\": those without one); default: all"),
     [OPTION_FIND_TENANT] =
         TEXT('t', "tenant", "TENANT", "only intents of this tenant (\"\": those without one); default: all"),
     [OPTION_FIND_SCOPE] = TEXT('s', "scope", "SCOPE", "only intents of this scope"),

@@ -77,7 +77,7 @@ static bool keeps_its_ids(consumer *consumer, failure *failure)
 		    "the inbox holds messages of this consumer under both kinds of ids, opaque and uuidv7: with "
 		    "either it would apply those of the other kind again. Make sure that nothing else calls once.receive "
 		    "for it with the other kind. Start it when the inbox no longer holds that kind (the scope's "
-		    "retention; for parked messages: pgonce dead discard), or give it another name: it then applies "
+		    "retention; for parked messages: pgonce parked discard), or give it another name: it then applies "
 		    "everything that its broker delivers");
 	} else if (changed) {
 		failure_set(failure, FAILURE_FAULT,

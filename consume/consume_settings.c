@@ -33,7 +33,7 @@ const config_option consume_options[] = {
 	{.name = "attempts", .kind = CONFIG_NUMBER, .offset = AT(attempts), .minimum = 1, .maximum = 1000, .standard = "10", .help = "the number of failed attempts after which a message is dead"},
 	{.name = "retry_first", .kind = CONFIG_DURATION, .offset = AT(retry_first_ms), .minimum = 1, .maximum = 86400000, .standard = "1s", .help = "the pause before the second attempt; doubled each time, with jitter"},
 	{.name = "retry_most", .kind = CONFIG_DURATION, .offset = AT(retry_most_ms), .minimum = 1, .maximum = 86400000, .standard = "5m", .help = "the longest pause between two attempts"},
-	{.name = "on_dead", .kind = CONFIG_CHOICE, .offset = AT(on_dead), .choices = "block|skip", .standard = "block", .help = "what happens to later messages with a dead message's key: block: they wait for pgonce dead retry or discard; skip: they are applied"},
+	{.name = "on_dead", .kind = CONFIG_CHOICE, .offset = AT(on_dead), .choices = "block|skip", .standard = "block", .help = "what happens to later messages with a dead message's key: block: they wait for pgonce parked retry or discard; skip: they are applied"},
 	{.name = "parked_max", .kind = CONFIG_NUMBER, .offset = AT(parked_max), .minimum = 1, .maximum = 100000000, .standard = "100000", .help = "stop reading from the broker when this many messages are parked (waiting, retrying, dead)"},
 	{.name = "dead_topic", .kind = CONFIG_TEXT, .offset = AT(dead_topic), .help = "a topic, subject or routing key of the same broker that gets a copy of each dead message, at least once"},
 	{.name = "prepare", .kind = CONFIG_FLAG, .offset = AT(prepare), .standard = "yes", .help = "prepare statements once per connection; no: behind a pooler in transaction mode"},

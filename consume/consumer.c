@@ -148,7 +148,7 @@ static bool is_full(consumer *consumer)
 	if (full && !consumer->full_said) {
 		runtime_log(&consumer->speaker, RUNTIME_ERROR, "full",
 		            "parked=%lld parked_max=%lld hint=\"no messages are read from the broker until fewer are parked: "
-		            "pgonce dead list\"",
+		            "pgonce parked list\"",
 		            (long long)consumer->parked, (long long)consumer->settings.parked_max);
 	} else if (!full && consumer->full_said) {
 		runtime_log(&consumer->speaker, RUNTIME_INFO, "not_full", "parked=%lld", (long long)consumer->parked);

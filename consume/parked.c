@@ -39,7 +39,7 @@ void parked_came_again(const consumer *consumer, const message *message)
 		if (strcasecmp(message->delivery->headers[i].name, "Pgonce-Dead-Id") == 0) {
 			runtime_log(&consumer->speaker, RUNTIME_WARNING, "returned",
 			            "message=%s hint=\"a copy of a dead message was sent back and changes nothing: the message "
-			            "is still parked; pgonce dead retry applies it\"",
+			            "is still parked; pgonce parked retry applies it\"",
 			            runtime_quote(message->id, quoted));
 			return;
 		}

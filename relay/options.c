@@ -92,7 +92,7 @@ const config_option relay_options[] = {
      .choices = "block|skip",
      .standard = "block",
      .help = "what a dead event does to later ones of its aggregate: they wait until an operator decides (pgonce "
-             "outbox), or go on without it"},
+             "parked), or go on without it"},
     {.name = "dead_topic",
      .kind = CONFIG_TEXT,
      .offset = AT(dead_topic),

@@ -401,7 +401,7 @@ static bool check_full(pipeline *pipeline)
 		if (is_full) {
 			runtime_log(
 			    &pipeline->speaker, RUNTIME_WARNING, "parked_max",
-			    "parked=%lld parked_max=%lld; nothing new is read until fewer are parked: see pgonce outbox list",
+			    "parked=%lld parked_max=%lld; nothing new is read until fewer are parked: see pgonce parked list",
 			    (long long)(pipeline->weight / WAITING_SHARE), (long long)most);
 		} else {
 			runtime_log(&pipeline->speaker, RUNTIME_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
@@ -667,7 +667,7 @@ static relay_end run(pipeline *pipeline)
 			return RELAY_FAILED;
 		}
 		if (good && pipeline->left > 0) {
-			pipeline->problem = memory_format("%s%lld events are not delivered but parked: pgonce outbox list says why",
+			pipeline->problem = memory_format("%s%lld events are not delivered but parked: pgonce parked list says why",
 			                                  pipeline->left < LEFT_MAX ? "" : "at least ", (long long)pipeline->left);
 			return RELAY_UNDELIVERED;
 		}

@@ -17,7 +17,7 @@ ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src
 KNOWN_TO_ALL = {"ngx_http_once_module"}
 FOLDERS = ("lib", "runtime", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
 # In contract/ a function may call functions of its folder and of earlier folders. All may call access/ and keep/, which creates days.
-LAYERS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "see")
+LAYERS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "parked", "see")
 
 
 def symbols(build):

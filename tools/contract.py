@@ -17,7 +17,7 @@ RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_te
 
 
 # In the order in which their tables are created.
-ROOMS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "keep", "see", "access")
+ROOMS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "parked", "keep", "see", "access")
 NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql")
 
 

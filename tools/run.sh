@@ -46,7 +46,7 @@ echo "  psql '$dsn' -c 'SELECT * FROM orders.customer_order'"
 echo "  $pgonce show --dsn '$dsn' --scope orders --key checkout-1003"
 if [ -n "$warehouse" ]; then
 	echo "  psql '$warehouse' -c 'SELECT * FROM shop.shipment'"
-	echo "  $pgonce outbox list --dsn '$dsn'"
+	echo "  $pgonce parked list --dsn '$dsn'"
 fi
 if [ -n "$payments" ]; then
 	echo "  curl -i $payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, \"currency\": \"EUR\"}'"

@@ -104,7 +104,7 @@ static int read_marks(const cli_invocation *invocation, marks *marks)
 	marks->parameters[7] = invocation->text[OPTION_OWNER];
 	marks->parameters[10] = keep(marks, operator_take(invocation));
 	if (marks->parameters[5] != NULL && !operator_is_uuid(marks->parameters[5])) {
-		return cli_fail(invocation, CLI_USAGE, "pgonce outbox list shows events and their ids",
+		return cli_fail(invocation, CLI_USAGE, "pgonce parked list shows events and their ids",
 		                "option --event: '%s' is no event's id: it is a UUID", marks->parameters[5]);
 	}
 	if (invocation->given[OPTION_TRACE]) {

@@ -6,27 +6,27 @@
  */
 #include "parked_many.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "operator.h"
 #include "plain.h"
 
-enum {
-	PARAMETERS_MAX = 12
-};
+const option_id parked_filters[PARKED_FILTERS + 1] = {
+    OPTION_KIND,        OPTION_RELAY,        OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_TOPIC,
+    OPTION_PARKED_TYPE, OPTION_PARKED_ERROR, OPTION_STATE,    OPTION_OLDER_THAN,    OPTION_COUNT};
+/* Those of them that say which one is meant, if several have the same ID. */
+static const option_id of_one[] = {OPTION_KIND, OPTION_RELAY, OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
+static const option_id of_many[] = {OPTION_YES, OPTION_DRY_RUN_MANY, OPTION_COUNT};
 
 typedef struct decisions {
 	char *before; /* as the server reads --older-than; NULL: not given */
-	/* [{"relay": ..., "topic": ..., "state": ..., "events": n}], as they were met */
+	/* [{"kind": ..., "holder": ..., "topic": ..., "state": ..., "items": n}], as they were met */
 	json_t *groups;
 	/* Likewise, with "code": those that stay as they were. */
 	json_t *skipped;
-	json_int_t count, skipped_count;
+	json_int_t events, messages, skipped_count;
 } decisions;
-
-static const option_id of_many[] = {OPTION_YES, OPTION_DRY_RUN_MANY, OPTION_COUNT};
 
 static bool is_among(option_id id, const option_id *list)
 {
@@ -38,66 +38,94 @@ static bool is_among(option_id id, const option_id *list)
 	return false;
 }
 
-static int fail_usage(const cli_invocation *invocation, const char *text)
+static bool is_text(const char *text, const char *other)
 {
-	char *hint = cli_format("pgonce help %s", invocation->command->name);
-	int result = cli_fail(invocation, CLI_USAGE, hint, "%s", text);
-
-	free(hint);
-	return result;
+	return text != NULL && strcmp(text, other) == 0;
 }
 
-/* "--relay, --topic or --state": free it. */
-static char *options_text(const option_id *list)
+static int fail_usage(const cli_invocation *invocation, const char *text)
+{
+	return cli_fail(invocation, CLI_USAGE, "pgonce help parked", "%s", text);
+}
+
+int parked_check_filters(const cli_invocation *invocation)
+{
+	const char *kind = invocation->text[OPTION_KIND], *state = invocation->text[OPTION_STATE];
+	bool of_messages = invocation->given[OPTION_CONSUMER] || is_text(kind, "message");
+
+	if (invocation->given[OPTION_RELAY] && of_messages) {
+		return fail_usage(invocation,
+		                  "a relay has events, and a consumer has messages: --relay fits neither --consumer "
+		                  "nor --kind message");
+	}
+	if (invocation->given[OPTION_CONSUMER] && is_text(kind, "event")) {
+		return fail_usage(invocation, "a consumer has messages: --consumer does not fit --kind event");
+	}
+	if (of_messages && (is_text(state, "pending") || is_text(state, "delayed"))) {
+		return fail_usage(invocation,
+		                  "a message is waiting, retrying or dead, never pending or delayed: the broker has it");
+	}
+	return CLI_OK;
+}
+
+void parked_set_filters(const cli_invocation *invocation, const char *before, const char **parameters)
+{
+	for (int i = 0; i < PARKED_FILTERS; i++) {
+		option_id id = parked_filters[i];
+		parameters[i] = id == OPTION_OLDER_THAN ? before : invocation->text[id];
+	}
+}
+
+/* "--kind, --relay or --state": free it. */
+static char *filters_text(void)
 {
 	char *text = cli_duplicate("");
 
-	for (int i = 0; list[i] != OPTION_COUNT; i++) {
+	for (int i = 0; i < PARKED_FILTERS; i++) {
 		cli_append(&text, "%s--%s",
-		           i == 0                        ? ""
-		           : list[i + 1] == OPTION_COUNT ? " or "
-		                                         : ", ",
-		           cli_options[list[i]].name);
+		           i == 0                    ? ""
+		           : i == PARKED_FILTERS - 1 ? " or "
+		                                     : ", ",
+		           cli_options[parked_filters[i]].name);
 	}
 	return text;
 }
 
-static int check_many(const cli_invocation *invocation, const parked_kind *kind, const char *verb)
+static int check_many(const cli_invocation *invocation, const char *verb)
 {
-	const char *state = invocation->text[OPTION_STATE];
 	bool is_narrowed = false;
-	char *text = NULL;
+	int result = parked_check_filters(invocation);
 
-	for (const option_id *id = kind->narrowing; *id != OPTION_COUNT; id++) {
-		is_narrowed = is_narrowed || invocation->given[*id];
+	for (int i = 0; i < PARKED_FILTERS; i++) {
+		is_narrowed = is_narrowed || invocation->given[parked_filters[i]];
+	}
+	if (result != CLI_OK) {
+		return result;
 	}
 	if (!is_narrowed) {
-		char *options = options_text(kind->narrowing);
-		text = cli_format("%s: which one? Write %s %s, or say which ones with %s", verb, verb, kind->operand, options);
+		char *options = filters_text();
+		result = cli_fail(invocation, CLI_USAGE, "pgonce help parked",
+		                  "%s: which one? Write %s ID, or say which ones with %s", verb, verb, options);
 		free(options);
-	} else if (state != NULL && strcmp(state, "pending") == 0) {
-		text = cli_duplicate(kind->pending);
-	} else if (state != NULL && strcmp(state, "delayed") == 0 && kind->delayed != NULL) {
-		text = cli_duplicate(kind->delayed);
-	} else if (invocation->given[OPTION_YES] && invocation->given[OPTION_DRY_RUN_MANY]) {
-		text = cli_duplicate("--dry-run and --yes are opposites");
-	}
-	if (text != NULL) {
-		int result = fail_usage(invocation, text);
-		free(text);
 		return result;
+	}
+	if (is_text(invocation->text[OPTION_STATE], "pending")) {
+		return fail_usage(invocation, "a pending event is not parked: its relay has not come to it yet");
+	}
+	if (invocation->given[OPTION_YES] && invocation->given[OPTION_DRY_RUN_MANY]) {
+		return fail_usage(invocation, "--dry-run and --yes are opposites");
 	}
 	return invocation->given[OPTION_YES] ? operator_check_reason(invocation, verb) : CLI_OK;
 }
 
 /* The first option given that is for many alone; OPTION_COUNT: none. */
-static option_id find_of_many(const cli_invocation *invocation, const parked_kind *kind)
+static option_id find_of_many(const cli_invocation *invocation)
 {
-	const option_id *const lists[] = {kind->narrowing, of_many};
+	const option_id *const lists[] = {parked_filters, of_many};
 
 	for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
 		for (const option_id *id = lists[i]; *id != OPTION_COUNT; id++) {
-			if (invocation->given[*id] && !is_among(*id, kind->of_one)) {
+			if (invocation->given[*id] && !is_among(*id, of_one)) {
 				return *id;
 			}
 		}
@@ -105,22 +133,21 @@ static option_id find_of_many(const cli_invocation *invocation, const parked_kin
 	return OPTION_COUNT;
 }
 
-int parked_check_decision(const cli_invocation *invocation, const parked_kind *kind)
+int parked_check_decision(const cli_invocation *invocation)
 {
 	const char *verb = invocation->operands[0];
 
 	if (invocation->operand_count < 2) {
-		return check_many(invocation, kind, verb);
+		return check_many(invocation, verb);
 	}
-	option_id given = find_of_many(invocation, kind);
+	option_id given = find_of_many(invocation);
 	if (given != OPTION_COUNT) {
-		char *text = cli_format("%s %s is about one %s: --%s is for many, without %s", verb, kind->operand, kind->one,
-		                        cli_options[given].name, kind->operand);
-		int result = fail_usage(invocation, text);
-		free(text);
-		return result;
+		return cli_fail(invocation, CLI_USAGE, "pgonce help parked",
+		                "%s ID is about one event or message: --%s is for many, without ID", verb,
+		                cli_options[given].name);
 	}
-	return operator_check_reason(invocation, verb);
+	int result = parked_check_filters(invocation);
+	return result == CLI_OK ? operator_check_reason(invocation, verb) : result;
 }
 
 static bool is_same(const json_t *object, const char *member, const char *text)
@@ -128,11 +155,17 @@ static bool is_same(const json_t *object, const char *member, const char *text)
 	return strcmp(operator_text(object, member), text) == 0;
 }
 
-static void count(decisions *decisions, const parked_kind *kind, const PGresult *rows, int row)
+/* NULL: SQL's. */
+static const char *cell(const PGresult *rows, int row, int column)
 {
-	const char *holder = PQgetvalue(rows, row, 0), *topic = PQgetvalue(rows, row, 1), *state = PQgetvalue(rows, row, 2);
-	const char *code = PQgetisnull(rows, row, 3) ? NULL : PQgetvalue(rows, row, 3);
-	json_int_t found = strtoll(PQgetvalue(rows, row, 4), NULL, 10);
+	return PQgetisnull(rows, row, column) ? NULL : PQgetvalue(rows, row, column);
+}
+
+static void count(decisions *decisions, const PGresult *rows, int row)
+{
+	const char *kind = PQgetvalue(rows, row, 0), *holder = cell(rows, row, 1), *topic = PQgetvalue(rows, row, 2);
+	const char *state = PQgetvalue(rows, row, 3), *code = cell(rows, row, 4);
+	json_int_t found = strtoll(PQgetvalue(rows, row, 5), NULL, 10);
 	json_t *groups = code == NULL ? decisions->groups : decisions->skipped;
 	size_t index = 0;
 	json_t *known = NULL;
@@ -140,57 +173,81 @@ static void count(decisions *decisions, const parked_kind *kind, const PGresult 
 	if (found == 0) {
 		return; /* a row that only says where to go on */
 	}
-	*(code == NULL ? &decisions->count : &decisions->skipped_count) += found;
+	if (code != NULL) {
+		decisions->skipped_count += found;
+	} else if (strcmp(kind, "message") == 0) {
+		decisions->messages += found;
+	} else {
+		decisions->events += found;
+	}
 	json_array_foreach(groups, index, known)
 	{
-		if (is_same(known, kind->holder, holder) && is_same(known, "topic", topic) && is_same(known, "state", state) &&
+		if (is_same(known, "kind", kind) && is_same(known, "holder", holder == NULL ? "" : holder) &&
+		    is_same(known, "topic", topic) && is_same(known, "state", state) &&
 		    is_same(known, "code", code == NULL ? "" : code)) {
-			found += json_integer_value(json_object_get(known, kind->many));
+			found += json_integer_value(json_object_get(known, "items"));
 			break;
 		}
 	}
 	if (index == json_array_size(groups)) {
-		known = json_pack("{s:s, s:s, s:s, s:s*}", kind->holder, holder, "topic", topic, "state", state, "code", code);
+		known = json_pack("{s:s, s:s?, s:s, s:s, s:s*}", "kind", kind, "holder", holder, "topic", topic, "state", state,
+		                  "code", code);
 		json_array_append_new(groups, known);
 	}
-	json_object_set_new(known, kind->many, json_integer(found));
+	json_object_set_new(known, "items", json_integer(found));
 }
 
-static void tell_json(const cli_invocation *invocation, const parked_kind *kind, const decisions *decisions)
+static void tell_json(const cli_invocation *invocation, const decisions *decisions)
 {
+	const char *parameters[PARKED_FILTERS] = {NULL};
 	json_t *filters = json_object();
 
-	for (const option_id *id = kind->narrowing; *id != OPTION_COUNT; id++) {
-		bool is_time = *id == OPTION_OLDER_THAN;
-		json_object_set_new(filters, is_time ? "before" : cli_options[*id].name,
-		                    json_pack("s?", is_time ? decisions->before : invocation->text[*id]));
+	parked_set_filters(invocation, decisions->before, parameters);
+	for (int i = 0; i < PARKED_FILTERS; i++) {
+		option_id id = parked_filters[i];
+		json_object_set_new(filters, id == OPTION_OLDER_THAN ? "before" : cli_options[id].name,
+		                    json_pack("s?", parameters[i]));
 	}
 	cli_print_json(json_pack("{s:s, s:b, s:o, s:s?, s:I, s:O, s:O}", "what", invocation->operands[0], "dry_run",
 	                         !invocation->given[OPTION_YES], "filters", filters, "reason",
-	                         invocation->text[OPTION_PARKED_REASON], kind->many, decisions->count, "groups",
-	                         decisions->groups, "skipped", decisions->skipped));
+	                         invocation->text[OPTION_PARKED_REASON], "items", decisions->events + decisions->messages,
+	                         "groups", decisions->groups, "skipped", decisions->skipped));
 }
 
-static void tell(const cli_invocation *invocation, const parked_kind *kind, const char *done,
-                 const decisions *decisions)
+/* "3 events, 1 message": free it. */
+static char *counted(const decisions *decisions)
 {
-	const operator_column columns[] = {{kind->title, kind->holder, COLUMN_TEXT},
-	                                   {"TOPIC", "topic", COLUMN_TEXT},
-	                                   {"STATE", "state", COLUMN_TEXT},
-	                                   {kind->counted, kind->many, COLUMN_NUMBER},
-	                                   {NULL, NULL, COLUMN_TEXT}};
-	const operator_column skipped_columns[] = {
-	    {"SKIPPED", "code", COLUMN_TEXT}, columns[0], columns[1], columns[2], columns[3], columns[4]};
+	char *text = cli_duplicate("");
+
+	if (decisions->events > 0 || decisions->messages == 0) {
+		cli_append(&text, "%" JSON_INTEGER_FORMAT " event%s", decisions->events, decisions->events == 1 ? "" : "s");
+	}
+	if (decisions->messages > 0 || decisions->events == 0) {
+		cli_append(&text, "%s%" JSON_INTEGER_FORMAT " message%s", text[0] != '\0' ? ", " : "", decisions->messages,
+		           decisions->messages == 1 ? "" : "s");
+	}
+	return text;
+}
+
+static void tell(const cli_invocation *invocation, const char *done, const decisions *decisions)
+{
+	static const operator_column columns[] = {{"KIND", "kind", COLUMN_TEXT},     {"HOLDER", "holder", COLUMN_TEXT},
+	                                          {"TOPIC", "topic", COLUMN_TEXT},   {"STATE", "state", COLUMN_TEXT},
+	                                          {"COUNT", "items", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column skipped_columns[] = {
+	    {"SKIPPED", "code", COLUMN_TEXT}, {"HOLDER", "holder", COLUMN_TEXT}, {"TOPIC", "topic", COLUMN_TEXT},
+	    {"STATE", "state", COLUMN_TEXT},  {"COUNT", "items", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
 	bool is_done = invocation->given[OPTION_YES];
 
 	if (invocation->given[OPTION_JSON]) {
-		tell_json(invocation, kind, decisions);
+		tell_json(invocation, decisions);
 		return;
 	}
-	plain_line("%s: %" JSON_INTEGER_FORMAT " %s%s%s", invocation->operands[0], decisions->count,
-	           decisions->count == 1 ? kind->one : kind->many, is_done ? ": " : "",
+	char *text = counted(decisions);
+	plain_line("%s: %s%s%s", invocation->operands[0], text, is_done ? ": " : "",
 	           is_done ? done : " (dry run: nothing was changed; --yes --reason TEXT does it)");
-	if (decisions->count > 0) {
+	free(text);
+	if (json_array_size(decisions->groups) > 0) {
 		operator_print_table(decisions->groups, columns, NULL);
 	}
 	if (decisions->skipped_count > 0) {
@@ -219,29 +276,31 @@ static int decide_piece(const cli_invocation *invocation, PGconn *connection, en
 	return result;
 }
 
-static int decide_all(const cli_invocation *invocation, PGconn *connection, const parked_kind *kind,
-                      enum sql_id statement, decisions *decisions)
+static int decide_all(const cli_invocation *invocation, PGconn *connection, enum sql_id statement, decisions *decisions)
 {
-	const char *parameters[PARAMETERS_MAX] = {invocation->text[OPTION_PARKED_REASON]};
-	int size = 1, result = CLI_OK;
+	enum {
+		FIRST = 1,
+		DRY_RUN = FIRST + PARKED_FILTERS,
+		AFTER,
+		PARAMETERS
+	};
+	const char *parameters[PARAMETERS] = {invocation->text[OPTION_PARKED_REASON]};
+	int result = CLI_OK;
 	bool more = true;
 	char *after = NULL;
 
-	for (const option_id *id = kind->narrowing; *id != OPTION_COUNT; id++) {
-		assert(size < PARAMETERS_MAX - 2);
-		parameters[size++] = *id == OPTION_OLDER_THAN ? decisions->before : invocation->text[*id];
-	}
-	parameters[size++] = invocation->given[OPTION_YES] ? "false" : "true";
+	parked_set_filters(invocation, decisions->before, parameters + FIRST);
+	parameters[DRY_RUN] = invocation->given[OPTION_YES] ? "false" : "true";
 	while (more) {
 		PGresult *rows = NULL;
-		parameters[size] = after;
-		result = decide_piece(invocation, connection, statement, size + 1, parameters, &rows);
+		parameters[AFTER] = after;
+		result = decide_piece(invocation, connection, statement, PARAMETERS, parameters, &rows);
 		free(after);
 		after = NULL;
 		for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
-			count(decisions, kind, rows, row);
-			if (row == 0 && !PQgetisnull(rows, row, 5)) {
-				after = cli_duplicate(PQgetvalue(rows, row, 5));
+			count(decisions, rows, row);
+			if (row == 0 && !PQgetisnull(rows, row, 6)) {
+				after = cli_duplicate(PQgetvalue(rows, row, 6));
 			}
 		}
 		PQclear(rows);
@@ -251,16 +310,15 @@ static int decide_all(const cli_invocation *invocation, PGconn *connection, cons
 	return result;
 }
 
-int parked_many(const cli_invocation *invocation, PGconn *connection, const parked_kind *kind, enum sql_id statement,
-                const char *done)
+int parked_many(const cli_invocation *invocation, PGconn *connection, enum sql_id statement, const char *done)
 {
 	decisions decisions = {.groups = json_array(), .skipped = json_array()};
 	int result = operator_read_time(invocation, connection, OPTION_OLDER_THAN, true, &decisions.before);
 
 	if (result == CLI_OK) {
-		result = decide_all(invocation, connection, kind, statement, &decisions);
-		if (result == CLI_OK || (invocation->given[OPTION_YES] && decisions.count > 0)) {
-			tell(invocation, kind, done, &decisions);
+		result = decide_all(invocation, connection, statement, &decisions);
+		if (result == CLI_OK || (invocation->given[OPTION_YES] && decisions.events + decisions.messages > 0)) {
+			tell(invocation, done, &decisions);
 		}
 	}
 	if (result == CLI_OK && decisions.skipped_count > 0) {
@@ -268,8 +326,8 @@ int parked_many(const cli_invocation *invocation, PGconn *connection, const park
 		    invocation, CLI_REFUSED,
 		    "P4029: tried, or decided about, just now: start it again; of others, retry or discard one and read "
 		    "why",
-		    "%" JSON_INTEGER_FORMAT " %s stay as they were", decisions.skipped_count,
-		    decisions.skipped_count == 1 ? kind->one : kind->many);
+		    "%" JSON_INTEGER_FORMAT " message%s unchanged", decisions.skipped_count,
+		    decisions.skipped_count == 1 ? " stays" : "s stay");
 	}
 	json_decref(decisions.groups);
 	json_decref(decisions.skipped);

@@ -70,14 +70,10 @@ static void print_stuck(const json_t *stuck)
 	static const operator_column retried[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
 	                                          {"STATE", "state", COLUMN_TEXT},      {"AGE", "age_ms", COLUMN_AGE},
 	                                          {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
-	static const operator_column events[] = {{"RELAY", "relay", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT},
-	                                         {"STATE", "state", COLUMN_TEXT},  {"EVENTS", "events", COLUMN_NUMBER},
-	                                         {"OLDEST", "age_ms", COLUMN_AGE}, {NULL, NULL, COLUMN_TEXT}};
-	static const operator_column messages[] = {{"CONSUMER", "consumer", COLUMN_TEXT},
-	                                           {"STATE", "state", COLUMN_TEXT},
-	                                           {"MESSAGES", "messages", COLUMN_NUMBER},
-	                                           {"OLDEST", "age_ms", COLUMN_AGE},
-	                                           {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column parked[] = {{"KIND", "kind", COLUMN_TEXT},     {"HOLDER", "holder", COLUMN_TEXT},
+	                                         {"TOPIC", "topic", COLUMN_TEXT},   {"STATE", "state", COLUMN_TEXT},
+	                                         {"COUNT", "items", COLUMN_NUMBER}, {"OLDEST", "age_ms", COLUMN_AGE},
+	                                         {NULL, NULL, COLUMN_TEXT}};
 	bool any = false;
 
 	any |= print_section(json_object_get(stuck, "stale"), "stale: the lease has passed and nothing was reported", stale,
@@ -85,10 +81,8 @@ static void print_stuck(const json_t *stuck)
 	any |= print_section(json_object_get(stuck, "active"), "running for long: the lease is renewed", active,
 	                     print_to_show, NULL);
 	any |= print_section(json_object_get(stuck, "retried"), "retried often", retried, print_to_show, NULL);
-	any |=
-	    print_section(json_object_get(stuck, "events"), "events that are parked", events, NULL, "pgonce outbox list");
-	any |= print_section(json_object_get(stuck, "messages"), "messages that are parked", messages, NULL,
-	                     "pgonce dead list");
+	any |= print_section(json_object_get(stuck, "parked"), "parked events and messages", parked, NULL,
+	                     "pgonce parked list");
 	if (!any) {
 		puts("nothing is stuck");
 	}

@@ -11,8 +11,8 @@ WITH roles AS (
           ('once_capture', ARRAY['errors']),
           ('once_consumer', ARRAY['receive', 'receive_many', 'message_park', 'message_due', 'errors']),
           ('once_keeper', ARRAY['keep_steps', 'keep_take', 'keep_step', 'add_days', 'retire_day', 'retire_outbox', 'errors']),
-          ('once_reader', ARRAY['story', 'peek', 'outbox_summary', 'dead_list', 'errors']),
-          ('once_admin', ARRAY['resolve', 'set_scope', 'bind', 'story', 'outbox_retry', 'dead_retry', 'errors']))
+          ('once_reader', ARRAY['story', 'peek', 'parked_summary', 'parked_list', 'errors']),
+          ('once_admin', ARRAY['resolve', 'set_scope', 'bind', 'story', 'parked_retry', 'parked_replay', 'errors']))
           AS wanted (role_name, functions)
       LEFT JOIN pg_catalog.pg_roles AS r ON r.rolname = wanted.role_name
 ), lacking AS (

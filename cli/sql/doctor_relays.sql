@@ -20,7 +20,7 @@ WITH relays AS (
 SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
        'after pg_repack of once.relay, or a dump restored into its own cluster, once.relay_adopt(relay, reason, xids_continue => true) '
-           || 'goes on where it was; after a restore from elsewhere xids_continue => false begins now, and once.outbox_replay publishes '
+           || 'goes on where it was; after a restore from elsewhere xids_continue => false begins now, and once.parked_replay publishes '
            || 'what came before; once.drop_relay deletes it'
   FROM relays WHERE foreign_cluster
 UNION ALL
@@ -39,23 +39,23 @@ UNION ALL
 SELECT 'relays behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s events, the oldest %s s old', relay, waiting, round(oldest_s)), '; ' ORDER BY oldest_s DESC),
            200), 'none'),
-       'pgonce outbox list says which topics; the relay''s log says what its sink answers'
+       'pgonce parked list says which topics; the relay''s log says what its sink answers'
   FROM undelivered WHERE oldest_s > 300
 UNION ALL
 SELECT 'dead events', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s', relay, dead), ', ' ORDER BY relay), 200), 'none'),
-       'pgonce outbox list --state dead; each keeps its aggregate waiting until pgonce outbox retry or discard'
+       'pgonce parked list --kind event --state dead; each keeps its aggregate waiting until pgonce parked retry or discard'
   FROM undelivered WHERE dead > 0
 UNION ALL
 SELECT 'messages behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s messages, the oldest parked for %s s', consumer, waiting, round(oldest_s)), '; '
            ORDER BY oldest_s DESC), 200), 'none'),
-       'pgonce dead list says which and why; see that pgonce consume runs'
+       'pgonce parked list says which and why; see that pgonce consume runs'
   FROM messages WHERE oldest_s > 300
 UNION ALL
 SELECT 'dead messages', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s', consumer, dead), ', ' ORDER BY consumer), 200), 'none'),
-       'pgonce dead list --state dead; fix the cause, then pgonce dead retry or discard'
+       'pgonce parked list --kind message --state dead; fix the cause, then pgonce parked retry or discard'
   FROM messages WHERE dead > 0
 UNION ALL
 SELECT 'relay flush', 'ok',

@@ -27,12 +27,7 @@ SELECT json_build_object(
                          WHERE ($1 IS NULL OR v.scope = $1) AND ($2 IS NULL OR v.tenant = $2) AND v.attempts >= 3
                            AND v.state NOT IN ('succeeded', 'failed_final')
                          ORDER BY v.attempts DESC, v.created_at LIMIT $4::integer) AS r),
-    'events', (SELECT coalesce(json_agg(json_build_object('relay', o.relay, 'topic', o.topic, 'state', o.state, 'events', o.events,
-                  'age_ms', floor(extract(epoch FROM clock_timestamp() - o.oldest) * 1000)::bigint)
-                  ORDER BY o.relay, o.topic, o.state), '[]'::json)
-                 FROM once.outbox_summary() AS o WHERE o.state IN ('waiting', 'retrying', 'dead', 'of another cluster')),
-    'messages', (SELECT coalesce(json_agg(json_build_object('consumer', m.consumer, 'state', m.state, 'messages', m.messages,
-                  'age_ms', floor(extract(epoch FROM clock_timestamp() - m.oldest) * 1000)::bigint)
-                  ORDER BY m.consumer, m.state), '[]'::json)
-                   FROM (SELECT d.consumer, d.state, count(*) AS messages, min(d.parked_at) AS oldest
-                           FROM once.dead_list(NULL, NULL, 2147483647) AS d GROUP BY d.consumer, d.state) AS m))
+    'parked', (SELECT coalesce(json_agg(json_build_object('kind', p.kind, 'holder', p.holder, 'topic', p.topic, 'state', p.state,
+                  'items', p.items, 'age_ms', floor(extract(epoch FROM clock_timestamp() - p.oldest) * 1000)::bigint)
+                  ORDER BY p.kind, p.holder, p.topic, p.state), '[]'::json)
+                 FROM once.parked_summary() AS p WHERE p.state IN ('waiting', 'retrying', 'dead', 'of another cluster')))

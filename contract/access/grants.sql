@@ -39,8 +39,8 @@ DECLARE
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
                             'receive', 'emit', 'emit_bytes', 'emit_later', 'cancel_event', 'try_lock', 'lock',
                             'errors', 'contract_version', 'count_cached', 'receive_many', 'consumer_report', 'consumer_ids'];
-    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_delayed',
-        'outbox_event', 'capture_list', 'dead_list', 'dead_show'];
+    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_summary', 'outbox_untaken', 'outbox_delayed', 'capture_list',
+        'parked_summary', 'parked_list', 'parked_show'];
     parked text[] := ARRAY['message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'consumer_remembers'];
     keeping text[] := ARRAY['keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_steps', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
@@ -64,9 +64,8 @@ BEGIN
                 'any_tenant']),
             ('once_admin',  app || parked || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve',
                 'resolve_many', 'set_scope', 'bind', 'unbind', 'add_days',
-                'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_retry_many', 'outbox_discard_many',
-                'outbox_replay', 'relay_adopt', 'add_capture', 'drop_relay', 'dead_retry', 'dead_discard', 'dead_retry_many',
-                'dead_discard_many'])) AS g (role_name, functions)
+                'retire_day', 'retire_outbox', 'parked_retry', 'parked_discard', 'parked_retry_many', 'parked_discard_many',
+                'parked_replay', 'relay_adopt', 'add_capture', 'drop_relay'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
             BEGIN

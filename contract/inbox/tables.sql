@@ -51,21 +51,6 @@ CREATE TABLE once.parked_message (
 CREATE INDEX parked_message_key ON once.parked_message (consumer, tenant, key_hash, position);
 CREATE INDEX parked_message_due ON once.parked_message (consumer, tenant, next_at) WHERE state <> 'dead';
 
--- What operators are shown of messages that are not applied.
-CREATE TYPE once.listed_message AS (
-    consumer   text,
-    state      text,
-    message_id text,
-    topic      text,
-    key        text,
-    tenant     text,
-    attempts   integer,
-    next_at    timestamptz,
-    error      text,
-    sqlstate   text,
-    parked_at  timestamptz
-);
-
 -- How far consumers are: everything older than position was acknowledged to its broker and cannot
 -- come back.
 CREATE TABLE once.consumer_position (

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._keep_dead(): the step 'dead': gives up dead events and messages that nobody decided on for
--- dead_retention, as once.outbox_discard and once.dead_discard do, and deletes what was decided on
+-- dead_retention, as once.parked_discard does, and deletes what was decided on
 -- parked ones that long ago.
 CREATE FUNCTION once._keep_dead() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
@@ -10,6 +10,7 @@ DECLARE
     reason text := format('dead for longer than %s', keeps);
     event once.parked_event;
     message once.parked_message;
+    piece once.parked_piece;
     done bigint := 0;
     deleted bigint;
 BEGIN
@@ -22,10 +23,13 @@ BEGIN
         PERFORM FROM once.relay AS r WHERE r.relay = event.relay COLLATE "C" FOR UPDATE SKIP LOCKED;
         IF FOUND AND EXISTS (SELECT FROM once.parked_event AS p WHERE p.relay = event.relay COLLATE "C" AND p.id = event.id
                                 AND p.state = 'dead' AND p.updated_at < before) THEN
-            done := done + once.outbox_discard(event.event_id, event.relay, reason)::integer;
+            piece.holder := event.relay;
+            piece.ids := ARRAY[event.id];
+            piece := once._decide_events('discard', reason, 'dead', piece);
+            done := done + coalesce(cardinality(piece.topics), 0);
         END IF;
     END LOOP;
-    -- Without those that once.dead_discard refuses since their day is not open.
+    -- Without those that once.parked_discard refuses since their day is not open.
     FOR message IN SELECT p.* FROM once.parked_message AS p WHERE p.state = 'dead' AND p.updated_at < before
                       AND once._day_state(once._bucket(p.message_id)) IN ('open', 'closed')
                     ORDER BY p.position LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
@@ -35,7 +39,7 @@ BEGIN
                             WHERE i.tenant = message.tenant COLLATE "C" AND i.scope = message.consumer COLLATE "C"
                               AND i.key = message.message_id COLLATE "C"
                               AND i.state = 'processing' AND i.lease_until > clock_timestamp()) THEN
-            done := done + once.dead_discard(message.consumer, message.message_id, message.tenant, reason)::integer;
+            done := done + (once._decide_message('discard', reason, message.consumer, message.tenant, message.message_id) IS NULL)::integer;
         END IF;
     END LOOP;
     DELETE FROM once.parked_decision AS d

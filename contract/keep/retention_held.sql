@@ -26,7 +26,7 @@ BEGIN
     SELECT b.what, b.name, b.tenant, b.since, b.needed_from, CASE b.what
            WHEN 'relay' THEN CASE WHEN EXISTS (SELECT FROM once.capture AS k WHERE k.slot = b.name)
                THEN 'It is a replication slot: see once.capture_list. ' ELSE '' END
-               || 'Let it deliver, retry or discard what is parked (once.outbox_list), or once.drop_relay.'
+               || 'Let it deliver, retry or discard what is parked (once.parked_list), or once.drop_relay.'
            ELSE 'Start it. Of a part that is no more: once.consumer_report(consumer, NULL, tenant, part).' END
       FROM once._backlog() AS b WHERE b.needed_from < shortest;
     RETURN QUERY

@@ -19,7 +19,7 @@ BEGIN
      ORDER BY r.relay LIMIT 1;
     IF why IS NULL THEN
         SELECT format('%s of its events are parked with relay %L', count(*), p.relay),
-               'See once.outbox_list; deliver, retry or discard them.'
+               'See once.parked_list; deliver, retry or discard them.'
           INTO why, hint
           FROM once.parked_event AS p WHERE p.day = day GROUP BY p.relay ORDER BY p.relay LIMIT 1;
     END IF;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.cancel_event(event_id, tenant): takes back an event of once.emit_later in the transaction of whatever makes it needless: it will
 -- not be published if and only if that commits. False where it is not delayed any more, or not this tenant's: it is published, or
--- about to be, or was cancelled. For applications; operators have once.outbox_discard, which is recorded. Raises P4003.
+-- about to be, or was cancelled. For applications; operators have once.parked_discard, which is recorded. Raises P4003.
 CREATE FUNCTION once.cancel_event(event_id uuid, tenant text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.emit_later(not_before, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent): as
 -- once.emit, but the event is published at not_before and not sooner, by the database's clock; a relay that runs publishes it within
--- about a second. not_before in the past: at once. Until then it is in once.delayed_event, with once.outbox_list(state => 'delayed')
+-- about a second. not_before in the past: at once. Until then it is in once.delayed_event, with once.parked_list(state => 'delayed')
 -- and once.cancel_event. It takes its place in the order of its aggregate when it is released, as though it were emitted then: an event
 -- that is emitted meanwhile is published before it and does not wait. created_at is then, too. Of one aggregate, those that are due
 -- first come first; of those due at the same time the one that was emitted first.

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.outbox_summary(): how many events each relay has still to deliver, by topic and state (see once.outbox_list), and
+-- once.outbox_summary(): how many events each relay has still to deliver, by topic and state (see once.parked_list), and
 -- when the oldest of them was emitted. A relay with nothing to do has one row: topic NULL, state 'idle', 0 events. One
 -- whose progress came by a restore or by logical replication (P4080): state 'of another cluster', and no pending ones.
 -- Counts, and so reads, all of them.

@@ -5,7 +5,7 @@
 -- pg_repack, or by a dump that was restored into the cluster that it is of; the relay goes on where
 -- it was, and nothing is left out. false: they are another's, since all came by a dump or by logical
 -- replication, and it is unknown what was published since: it goes on with what commits from now on,
--- and what the outbox held before is published only by once.outbox_replay; what was parked stays
+-- and what the outbox held before is published only by once.parked_replay; what was parked stays
 -- parked, and new events are numbered behind all that are there. A relay that is a replication slot (once.add_capture) and broken is
 -- trusted again, and what it had not passed is held until it has passed this moment: first have its
 -- client make the slot and, where events may be missing, read the table; xids_continue may be left
@@ -44,10 +44,10 @@ BEGIN
         PERFORM once._refuse_relay('22023', relay,
             'xids_continue is missing: are the transactions that its progress names this database''s?',
             'true goes on where it was, after pg_repack or a dump restored into the cluster that it is of. false begins now, after a '
-            || 'restore from elsewhere: what the outbox holds is then published by once.outbox_replay alone.');
+            || 'restore from elsewhere: what the outbox holds is then published by once.parked_replay alone.');
     ELSIF xids_continue AND NOT captured AND pg_snapshot_xmax(stored.seen) > pg_snapshot_xmax(pg_current_snapshot()) THEN
         PERFORM once._refuse_relay('22023', relay, 'its progress is ahead of all transactions of this database, so it is another''s',
-            'Pass xids_continue => false, then replay what was not published: once.outbox_replay.');
+            'Pass xids_continue => false, then replay what was not published: once.parked_replay.');
     END IF;
     IF NOT xids_continue THEN
         PERFORM once._adopt_events();

@@ -153,35 +153,3 @@ CREATE TYPE once.parking AS (
     error          text,
     known          boolean      -- it is parked already: where it is not any more, an operator has discarded it
 );
-
--- What operators did with parked events and messages: who, when, why.
-CREATE TABLE once.parked_decision (
-    decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    decided_by text COLLATE "C" NOT NULL,
-    reason     text NOT NULL CHECK (reason <> ''),
-    what       text COLLATE "C" NOT NULL CHECK (what IN ('retry', 'discard', 'replay', 'adopt', 'drop')),
-    relay      text COLLATE "C",          -- of events; NULL: of one that was delayed
-    consumer   text COLLATE "C",          -- of messages
-    tenant     text COLLATE "C",
-    subject    text COLLATE "C" NOT NULL, -- the event's id, the message's id, from when, or the relay
-    from_state text COLLATE "C",
-    error      text                       -- the last error of what was decided on
-);
-CREATE INDEX parked_decision_subject ON once.parked_decision (subject);
-ALTER TABLE once.parked_decision REPLICA IDENTITY FULL;
-
--- What operators are shown of events that are not delivered.
-CREATE TYPE once.listed_event AS (
-    relay          text,        -- NULL: delayed
-    state          text,        -- 'pending': the relay has not come to it yet; 'delayed': it is not due; else as in once.parked_event
-    topic          text,
-    event_id       uuid,
-    event_type     text,
-    tenant         text,
-    aggregate_type text,
-    aggregate_id   text,
-    attempts       integer,
-    next_at        timestamptz, -- NULL: not before what stands before it is gone
-    error          text,
-    created_at     timestamptz
-);

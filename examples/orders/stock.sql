@@ -23,7 +23,7 @@ INSERT INTO shop.stock VALUES ('box', 1000000) ON CONFLICT DO NOTHING;
 
 -- shop.take_stock(message): ships an order that was placed: takes a box from the stock and notes the shipment. Called by
 -- the consumer, in the transaction in which it remembers the message. What it raises, its message waits for: without a box
--- left (23514) this order is tried again, and then dead until somebody has bought boxes (pgonce dead retry); all others
+-- left (23514) this order is tried again, and then dead until somebody has bought boxes (pgonce parked retry); all others
 -- go on.
 CREATE OR REPLACE FUNCTION shop.take_stock(message once.message) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

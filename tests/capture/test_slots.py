@@ -401,7 +401,7 @@ def test_a_slot_is_no_relay_for_a_session_and_sends_nothing_again(db):
     with refused("22023"):
         Relay(db.connect(), SLOT)
     with refused("22023"):
-        db.execute("SELECT once.outbox_replay(%s, now() - interval '1 hour', NULL, 'why')", SLOT)
+        db.execute("SELECT once.parked_replay(%s, now() - interval '1 hour', NULL, 'why')", SLOT)
     assert db.value("SELECT once.drop_relay(%s, 'why')", SLOT)
     assert db.rows("SELECT * FROM once.capture_list()") == []
     assert Relay(db.connect(), SLOT).taken

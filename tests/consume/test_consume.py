@@ -143,7 +143,7 @@ def test_a_new_consumer_of_an_old_stream_applies_each_uuid7_once_and_one_that_di
     assert dead == (f"pgonce:id:{ids[7]}", "dead")
 
     applied.execute("CREATE OR REPLACE FUNCTION apply(m once.message) RETURNS void LANGUAGE sql AS 'INSERT INTO applied (id) VALUES (m.id)'")
-    retried = subprocess.run([PROGRAM, "dead", "retry", dead.message_id, "--consumer", "stock", "--reason", "mended", "--dsn", applied.dsn()],
+    retried = subprocess.run([PROGRAM, "parked", "retry", dead.message_id, "--consumer", "stock", "--reason", "mended", "--dsn", applied.dsn()],
                              capture_output=True, text=True, env=clean_environment(), timeout=60, check=False)
     assert retried.returncode == 0, retried.stderr
     assert run("--config", path, "--once").returncode == 0

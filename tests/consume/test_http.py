@@ -107,7 +107,7 @@ def test_after_the_last_attempt_a_message_is_dead_with_the_answer(db, hook, stat
     assert [tuple(row) for row in rows] == [("id-1", "dead", 2, f"the endpoint answered {status}: a reason"), ("id-2", "waiting", 0, None)]
     assert state(db, 1).state == "failed_retryable" and state(db, 1).response_status == status
     hook.script = lambda _: Answer()
-    db.execute("SELECT once.dead_retry('stock', 'id-1', '', 'mended')")
+    db.execute("SELECT once.parked_retry('id-1', 'mended', consumer => 'stock')")
     with Script() as script:
         consume(script, db.dsn(), until=lambda: db.value("SELECT count(*) FROM once.parked_message") == 0, **http(hook))
     assert state(db, 1).state == state(db, 2).state == "succeeded"
@@ -275,7 +275,7 @@ def test_with_parked_max_parked_no_more_are_called(db, hook):
             wait_until(lambda: alive.stat().st_size >= before + 5, "it to be kept alive again and again")  # where it would look for new ones
             assert time.monotonic() - began >= 0.5  # and it rests in between
             assert sorted(map(by_number, hook.requests)) == [0, 1]
-            db.execute("SELECT once.dead_discard('stock', 'id-1', '', 'a test')")
+            db.execute("SELECT once.parked_discard('id-1', 'a test', consumer => 'stock')")
             wait_until(lambda: sorted(map(by_number, hook.requests)) == [0, 1, 2], "the new one")
             assert "event=not_full" in consumer.said()
             assert consumer.stop() == 0

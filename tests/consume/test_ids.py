@@ -53,8 +53,8 @@ def test_an_old_message_that_died_is_retried_by_an_operator_and_is_a_duplicate_e
     with Script([message(1, id=old, body={"do": "fail"})]) as script:
         consume(script, applied.dsn(), attempts=1, until=lambda: applied.value(DEAD) == 1)
         applied.execute("CREATE OR REPLACE FUNCTION apply(m once.message) RETURNS void LANGUAGE sql AS 'INSERT INTO applied (id) VALUES (m.id)'")
-        assert applied.value("SELECT message_id FROM once.dead_list()") == f"pgonce:id:{old}"
-        assert applied.value("SELECT once.dead_retry('stock', %s, '', 'the handler is mended')", f"pgonce:id:{old}") is True
+        assert applied.value("SELECT id FROM once.parked_list()") == f"pgonce:id:{old}"
+        assert applied.value("SELECT once.parked_retry(%s, 'the handler is mended', consumer => 'stock')", f"pgonce:id:{old}") is True
         consume(script, applied.dsn(), until=lambda: ids(applied) == [old])
         again(script, applied)
     assert ids(applied) == [old]
@@ -71,8 +71,8 @@ def test_with_ids_uuidv7_a_message_belongs_to_its_day_and_one_of_a_forgotten_day
     dead = applied.row("SELECT message_id, state, sqlstate, error FROM once.parked_message")
     assert dead[:3] == (old, "dead", "P4041") and "ids = opaque" in dead.error
     with refused("P4041"):
-        applied.value("SELECT once.dead_retry('stock', %s, '', 'again')", old)
-    assert applied.value("SELECT once.dead_discard('stock', %s, '', 'nobody wants it')", old) is True
+        applied.value("SELECT once.parked_retry(%s, 'again', consumer => 'stock')", old)
+    assert applied.value("SELECT once.parked_discard(%s, 'nobody wants it', consumer => 'stock')", old) is True
 
 
 def does_not_start(script, db, **options):

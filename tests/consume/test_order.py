@@ -97,7 +97,7 @@ def test_a_dead_message_blocks_its_key_until_it_is_retried_or_discarded(db):
             wait_until(lambda: len(script.acknowledged()) == 6, "all")
             assert ids(db) == ["id-0", "id-4"]
             db.execute("INSERT INTO mended VALUES ('id-1')")
-            db.execute("SELECT once.dead_retry('stock', 'id-1', '', 'mended')")
+            db.execute("SELECT once.parked_retry('id-1', 'mended', consumer => 'stock')")
             wait_until(all_applied(db, 6), "the rest")
             assert consumer.stop() == 0
     in_order(db)
@@ -107,7 +107,7 @@ def test_a_dead_message_that_is_discarded_frees_its_key_and_stays_discarded(db):
     with Script([message(n, key="k", body={"fails": 100 if n == 1 else 0}) for n in range(4)]) as script:
         with Consumer(script, db.dsn(), config=script.config(handler="stubborn", attempts=2)) as consumer:
             wait_until(dead(db), "a death")
-            db.execute("SELECT once.dead_discard('stock', 'id-1', '', 'nobody wants it')")
+            db.execute("SELECT once.parked_discard('id-1', 'nobody wants it', consumer => 'stock')")
             wait_until(all_applied(db, 3), "the rest")
             assert consumer.stop() == 0
         script.acks.unlink()
@@ -148,7 +148,7 @@ def parked_line(db, script, consumer, count, keys=1):
 def mend(db, *ids):
     for each in ids:
         db.execute("INSERT INTO mended VALUES (%s)", each)
-        assert db.value("SELECT once.dead_retry('stock', %s, '', 'mended')", each)
+        assert db.value("SELECT once.parked_retry(%s, 'mended', consumer => 'stock')", each)
 
 
 def test_a_long_line_behind_one_message_drains_in_order_and_in_few_transactions(db):
@@ -278,12 +278,12 @@ def many_dead(db, count, keys):
 
 
 def decide(db, verb):
-    command = [PROGRAM, "dead", verb, "--dsn", db.dsn(), "--consumer", "stock", "--error", "article", "--state", "dead", "--yes", "--reason", "mended", "--json"]
+    command = [PROGRAM, "parked", verb, "--dsn", db.dsn(), "--consumer", "stock", "--error", "article", "--state", "dead", "--yes", "--reason", "mended", "--json"]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
 
 
 def asked(db):
-    return db.value("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ~ 'dead_(retry|discard)_many' AND pid <> pg_backend_pid()")
+    return db.value("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ~ 'parked_(retry|discard)_many' AND pid <> pg_backend_pid()")
 
 
 @pytest.mark.parametrize("on_dead", ["block", "skip"])
@@ -305,7 +305,7 @@ def test_twenty_thousand_are_retried_beside_a_running_consumer_in_the_order_of_e
         script.add(message(20_001), message(20_002, key="k1" if on_dead == "skip" else None))
         out, err = (command := decide(db, "retry")).communicate(timeout=120)
         assert command.returncode == 0, err
-        assert json.loads(out)["messages"] == left and json.loads(out)["skipped"] == []
+        assert json.loads(out)["items"] == left and json.loads(out)["skipped"] == []
         wait_until(all_applied(db, 20_002), "all", 120)
         assert consumer.stop() == 0
     db.execute("DELETE FROM applied WHERE id = 'id-20002'")  # it was let past the dead ones of its key
@@ -322,7 +322,7 @@ def test_twenty_thousand_are_discarded_beside_a_running_consumer_and_what_waits_
             wait_until(lambda: len(script.acknowledged()) == 200, "all to be acknowledged")
             assert all((int(id[3:]) % 37) == 0 for id in ids(db))
             out, err = (command := decide(db, "discard")).communicate(timeout=120)
-            assert command.returncode == 0 and json.loads(out)["messages"] == 20_000, err
+            assert command.returncode == 0 and json.loads(out)["items"] == 20_000, err
             wait_until(all_applied(db, 200), "what waited")
             assert consumer.stop() == 0
     in_order(db)
@@ -331,6 +331,6 @@ def test_twenty_thousand_are_discarded_beside_a_running_consumer_and_what_waits_
 
 
 def test_a_decision_about_many_without_the_order_of_the_keys_is_noticed(db):
-    mutate(db, "_decide_messages", "OVER (ORDER BY q.key_hash, q.position)", "OVER (ORDER BY q.position DESC)")
+    mutate(db, "_look_at_messages", "OVER (ORDER BY q.key_hash, q.position)", "OVER (ORDER BY q.position DESC)")
     with pytest.raises(AssertionError, match="after id-"):
         test_twenty_thousand_are_retried_beside_a_running_consumer_in_the_order_of_each_key_though_the_command_is_killed(db, "skip")

@@ -332,7 +332,7 @@ def test_a_copy_that_is_sent_back_from_the_dead_topic_changes_nothing_and_the_lo
             script.add(again)
             wait_until(lambda: len(script.acknowledged()) == 3, "the copy to be acknowledged")
             consumer.wait_said("event=returned message=\"id-1\" hint=")
-            assert "pgonce dead retry" in consumer.said() and dead(applied)() and len(script.dead_letters()) == 1
+            assert "pgonce parked retry" in consumer.said() and dead(applied)() and len(script.dead_letters()) == 1
             assert consumer.stop() == 0
 
 
@@ -433,7 +433,7 @@ def test_with_parked_max_parked_no_more_are_taken_from_the_broker(applied):
             assert not consumer.process.poll() and len(script.acknowledged()) == 10
             time.sleep(0.7)  # it looks for new ones several times in this, if it does
             assert ids(applied) == []
-            applied.execute("SELECT once.dead_discard('stock', 'id-4', '', 'a test')")
+            applied.execute("SELECT once.parked_discard('id-4', 'a test', consumer => 'stock')")
             wait_until(lambda: ids(applied) == ["id-100"], "the new one")
             assert "event=not_full" in consumer.said()
             assert consumer.stop() == 0

@@ -65,11 +65,12 @@ TENANT_CALLS = {
     "consumer_report": "once.consumer_report('s', now(), %(tenant)s)",
     "consumer_ids": "once.consumer_ids('s', %(tenant)s)",
     "consumer_remembers": "once_job.consumer_remembers('s', %(tenant)s)",
-    "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
-    "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
-    "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",
-    "dead_retry_many": "once.dead_retry_many('why', tenant => %(tenant)s, dry_run => false)",
-    "dead_discard_many": "once.dead_discard_many('why', tenant => %(tenant)s, dry_run => false)",
+    "parked_list": "once.parked_list(tenant => %(tenant)s)",
+    "parked_show": "once.parked_show('k', 's', %(tenant)s)",
+    "parked_retry": "once.parked_retry('k', 'why', consumer => 's', tenant => %(tenant)s)",
+    "parked_discard": "once.parked_discard('k', 'why', consumer => 's', tenant => %(tenant)s)",
+    "parked_retry_many": "once.parked_retry_many('why', tenant => %(tenant)s, dry_run => false)",
+    "parked_discard_many": "once.parked_discard_many('why', tenant => %(tenant)s, dry_run => false)",
 }
 
 
@@ -98,8 +99,8 @@ def grant_everything_tenant_bound(db):
     """Even a bound role that was granted more than once_tenant stays bound."""
     db.execute(
         "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, text,"
-        " jsonb, anynonarray, jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
-        ", once.resolve_many, once.dead_retry_many, once.dead_discard_many, once_job.message_park, once_job.message_due, once_job.message_applied"
+        " jsonb, anynonarray, jsonb, text, text, text, text, text), once.parked_list, once.parked_show, once.parked_retry, once.parked_discard"
+        ", once.resolve_many, once.parked_retry_many, once.parked_discard_many, once_job.message_park, once_job.message_due, once_job.message_applied"
         ", once_job.message_look, once_job.message_count, once_job.consumer_remembers TO bound, bound_elsewhere;"
         " GRANT USAGE ON SCHEMA once_job TO bound, bound_elsewhere"
     )

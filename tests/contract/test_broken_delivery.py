@@ -435,7 +435,7 @@ BROKEN = {
         [lambda db: parked.test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_remembered(db, 0, "P4098")],
     ),
     "a dry run changes some messages": (
-        replace("_decide_messages", "IF dry_run THEN codes", "IF false THEN codes"),
+        replace("_decide_many", "IF NOT dry_run AND cardinality", "IF cardinality"),
         [lambda db: many_dead.test_a_dry_run_counts_and_changes_nothing_and_is_what_it_does_unless_told_otherwise(db, "discard")],
     ),
     "who decides about many waits for a consumer": (
@@ -447,27 +447,63 @@ BROKEN = {
         [lambda db: many_dead.test_what_a_consumer_is_trying_is_skipped_and_waited_for_by_nobody(db, "discard")],
     ),
     "many messages are decided about without their order": (
-        replace("_decide_messages", "OVER (ORDER BY q.key_hash, q.position)", "OVER (ORDER BY q.message_id)"),
+        replace("_look_at_messages", "OVER (ORDER BY q.key_hash, q.position)", "OVER (ORDER BY q.message_id)"),
         [lambda db: many_dead.test_a_run_that_was_interrupted_has_decided_about_the_first_of_a_key(db, True)],
     ),
     "many decisions meet messages that are parked meanwhile": (
-        replace("_decide_messages", "AND p.position <= until", ""),
+        replace("_look_at_messages", "AND p.position <= until", ""),
         [many_dead.test_what_is_parked_later_is_not_met],
     ),
     "a piece takes as many locks as it is told": (
-        replace("_decide_messages", "most CONSTANT integer := 1000", "most CONSTANT integer := 1000000"),
+        replace("_look_at_messages", "most CONSTANT integer := 1000", "most CONSTANT integer := 1000000"),
         [many_dead.test_a_piece_looks_at_ten_thousand_decides_about_a_thousand_and_ends_where_none_fits],
     ),
     "many messages are decided about whatever their error": (
-        replace("_decide_messages", "(of_error IS NULL OR", "(true OR"),
+        replace("_look_at_messages", "(wanted.error IS NULL OR", "(true OR"),
         [lambda db: many_dead.test_only_what_fits_is_decided_and_each_is_recorded(db, "retry", "error")],
     ),
     "many messages are decided about whatever their tenant": (
-        replace("_decide_messages", "PERFORM once._authorise(of_tenant);", ""),
-        [many_dead.test_a_bound_role_decides_about_its_own_tenant_alone_whatever_it_says_it_had_before],
+        replace("_parked_filter", "PERFORM once._authorise(tenant);", ""),
+        [
+            many_dead.test_a_bound_role_decides_about_its_own_tenant_alone_whatever_it_says_it_had_before,
+            many_parked.test_a_bound_role_decides_about_the_events_of_its_own_tenant_alone,
+        ],
+    ),
+    "an event of another tenant is decided about": (
+        replace("_decide_one", 'AND (tenant IS NULL OR p.tenant = tenant COLLATE "C")', ""),
+        [many_parked.test_a_bound_role_decides_about_the_events_of_its_own_tenant_alone],
+    ),
+    "an event of another tenant is shown": (
+        replace("_show_event", 'OR event.tenant <> tenant COLLATE "C"', ""),
+        [many_parked.test_a_bound_role_decides_about_the_events_of_its_own_tenant_alone],
+    ),
+    "a delayed event of another tenant is decided about": (
+        replace("_decide_one", 'AND (tenant IS NULL OR d.tenant = tenant COLLATE "C")', ""),
+        [many_parked.test_a_bound_role_decides_about_no_delayed_event_of_another_tenant],
+    ),
+    "a decision about many ends with the events": (
+        replace("_decide_many", "next := 'message:';", "next := NULL;"),
+        [lambda db: many_parked.test_one_decision_is_about_events_and_then_messages(
+            db, "retry", {}, {("event", "r"): 3, ("message", "mailer"): 2, ("message", "stock"): 1})],
+    ),
+    "a decision about events goes on with messages": (
+        replace("_decide_many", "OR (part = 'message') <> (coalesce(wanted.kind, part) = 'message')", ""),
+        [lambda db: many_parked.test_a_decision_goes_on_where_it_was_and_nowhere_else(db, "message:", "kind => 'event'")],
+    ),
+    "many events are decided about whatever their tenant": (
+        replace("_look_at_events", "(wanted.tenant IS NULL OR", "(true OR"),
+        [lambda db: many_parked.test_only_what_fits_is_decided_and_each_is_recorded(db, "discard", "another tenant")],
+    ),
+    "many events are decided about whatever their type": (
+        replace("_look_at_events", "(wanted.event_type IS NULL OR", "(true OR"),
+        [lambda db: many_parked.test_only_what_fits_is_decided_and_each_is_recorded(db, "discard", "another type")],
+    ),
+    "many events are decided about whatever their error": (
+        replace("_look_at_events", "(wanted.error IS NULL OR", "(true OR"),
+        [lambda db: many_parked.test_only_what_fits_is_decided_and_each_is_recorded(db, "discard", "another error")],
     ),
     "a place may be of another tenant": (
-        replace("_decide_messages", "place IS NOT NULL AND owner = coalesce(of_tenant, owner)", "place IS NOT NULL AND owner = coalesce(owner, of_tenant)"),
+        replace("_look_at_messages", "place IS NOT NULL AND owner = coalesce(wanted.tenant, owner)", "place IS NOT NULL AND owner = coalesce(owner, wanted.tenant)"),
         [many_dead.test_a_bound_role_decides_about_its_own_tenant_alone_whatever_it_says_it_had_before],
     ),
     "one that is refused spoils the rest": (
@@ -479,42 +515,42 @@ BROKEN = {
         [lambda db: many_dead.test_only_what_fits_is_decided_and_each_is_recorded(db, "retry", "nothing")],
     ),
     "a dry run changes something": (
-        replace("_decide_many", "IF dry_run THEN SELECT", "IF false THEN SELECT"),
+        replace("_decide_many", "IF NOT dry_run AND cardinality", "IF cardinality"),
         [lambda db: many_parked.test_a_dry_run_counts_and_changes_nothing_and_is_what_it_does_unless_told_otherwise(db, "retry")],
     ),
     "many are decided about by a state that they have no more": (
-        replace("_decide_many", 'AND p.id = ANY (ids) AND (of_state IS NULL OR p.state = of_state COLLATE "C")', "AND p.id = ANY (ids)"),
+        replace("_decide_events", 'AND p.id = ANY (chosen) AND (of_state IS NULL OR p.state = of_state COLLATE "C")', "AND p.id = ANY (chosen)"),
         [many_parked.test_a_relay_that_is_at_work_waits_for_a_piece_and_the_piece_for_it],
     ),
     "many are decided about beside the relay": (
-        replace("_decide_many", "PERFORM once._relay_row(holder);", ""),
+        replace("_decide_events", "PERFORM once._relay_row(holder);", ""),
         [
             lambda db, first=first: many_parked.test_an_event_that_is_parked_behind_one_of_many_that_are_just_being_discarded_is_not_stuck(db, first)
             for first in ("the operator", "the relay")
         ],
     ),
     "a look holds the relay's row": (
-        replace("_decide_many", "IF dry_run THEN SELECT", "PERFORM once._relay_row(holder); IF dry_run THEN SELECT"),
+        replace("_look_at_events", "WITH part AS MATERIALIZED", "PERFORM once._relay_row(piece.holder); WITH part AS MATERIALIZED"),
         [many_parked.test_a_look_that_finds_nothing_waits_for_no_relay],
     ),
     "all that are retried have a time of their own": (
-        replace("_decide_many", "CASE WHEN p.aggregate IS NULL THEN now ELSE 'infinity' END", "now"),
+        replace("_decide_events", "next_at = CASE WHEN g.behind THEN 'infinity' ELSE now END", "next_at = now"),
         [many_parked.test_many_that_are_retried_keep_the_order_of_their_aggregate_and_only_the_first_of_each_is_due_by_itself],
     ),
     "what stood behind many is stuck": (
-        replace("_decide_many", "PERFORM once._promote(holder, aggregates);", "PERFORM 1;"),
-        [many_parked.test_what_stood_behind_discarded_events_goes_on, many_parked.test_the_first_piece_alone_keeps_the_order],
+        replace("_decide_events", "PERFORM once._promote(holder, aggregates);", "PERFORM 1;"),
+        [many_parked.test_what_stood_behind_discarded_events_goes_on],
     ),
     "many decisions meet what is parked meanwhile": (
-        replace("_decide_many", "AND q.id <= until", ""),
+        replace("_look_at_events", "AND q.id <= until", ""),
         [many_parked.test_it_goes_through_all_relays_and_what_is_parked_later_is_not_met],
     ),
     "a piece has no bounds": (
-        replace("_decide_many", "LIMIT 10000) AS p", "LIMIT 1000000) AS p"),
+        replace("_look_at_events", "LIMIT 10000) AS p", "LIMIT 1000000) AS p"),
         [many_parked.test_a_piece_looks_at_ten_thousand_and_ends_where_none_fits],
     ),
     "many are decided about whatever their age": (
-        replace("_decide_many", "(before IS NULL OR", "(true OR"),
+        replace("_look_at_events", "(wanted.before IS NULL OR", "(true OR"),
         [lambda db: many_parked.test_only_what_fits_is_decided_and_each_is_recorded(db, "discard", "age")],
     ),
     "a rare topic that no relay takes is not seen": (
@@ -622,16 +658,16 @@ BROKEN = {
         [with_moved(later.test_an_event_that_emit_published_is_forgotten_when_the_day_of_that_is_dropped, by) for by in ("keeper", "retire_outbox")],
     ),
     "a decision about a delayed event leaves no trace": (
-        replace("_decide_parked", "VALUES (session_user, reason, what, held.tenant, event_id, 'delayed');",
-                "SELECT session_user, reason, what, held.tenant, event_id, 'delayed' WHERE false;"),
+        replace("_decide_delayed", "'delayed' FROM decided AS d)", "'delayed' FROM decided AS d WHERE false)"),
         [lambda db: later.test_an_operator_releases_it_now_or_gives_it_up(db, "retry")],
     ),
     "decisions about parked events meet delayed ones": (
-        replace("outbox_discard_many", "IF $4 = 'delayed' THEN", "IF $4 IS NULL OR $4 = 'delayed' THEN"),
+        both(replace("_decide_many", "WHEN wanted.state = 'delayed' THEN", "WHEN coalesce(wanted.state, 'delayed') = 'delayed' THEN"),
+             replace("_decide_many", "OR (part = 'delayed') <> (wanted.state IS NOT DISTINCT FROM 'delayed')", "")),
         [lambda db: many_parked.test_delayed_events_are_decided_by_topic_and_age_and_only_if_they_are_named(db, "discard")],
     ),
     "decisions about delayed events meet what is emitted meanwhile": (
-        replace("_decide_delayed", "AND d.emitted_at <= until", ""),
+        replace("_look_at_delayed", "AND d.emitted_at <= until", ""),
         [many_parked.test_of_delayed_events_what_is_emitted_after_the_first_piece_is_not_met],
     ),
     "each look for delayed events reads them all": (

@@ -146,7 +146,7 @@ def test_people_see_bytes_as_base64_with_their_length_and_content_type(db):
     event_id = Once(db.connect()).emit_bytes(**{**EVENT, "payload": bytes(range(100))})
     once = Once(db.connect())
     once.finish_new(key="k")
-    shown = [db.value("SELECT once.outbox_event(%s)", event_id), once.story(key="k", tenant="")["events"][0]]
+    shown = [db.value("SELECT once.parked_show(%s::text)", event_id), once.story(key="k", tenant="")["events"][0]]
     for event in shown:
         assert (event["payload"], event["payload_bytes"], event["content_type"]) == (None, 100, EVENT["content_type"])
         assert db.value("SELECT decode(%s, 'base64') = %s", event["payload_base64"], bytes(range(100)))

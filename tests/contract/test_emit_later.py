@@ -412,7 +412,7 @@ def test_what_is_just_being_cancelled_keeps_no_other_waiting(db):
 def test_an_operator_releases_it_now_or_gives_it_up(db, what):
     connection = db.connect()
     event_id = emit_later(connection, **KEYED, tenant="t")
-    decide = f"SELECT once.outbox_{what}(%s, %s, 'why')"
+    decide = f"SELECT once.parked_{what}(%s::text, 'why', %s)"
     Relay(connection)
     assert run(connection, decide, event_id, "r")[0][0] is False  # no relay has it
     assert run(connection, decide, event_id, None)[0][0] is True
@@ -423,7 +423,7 @@ def test_an_operator_releases_it_now_or_gives_it_up(db, what):
     row = rows[0]
     assert (row.what, row.relay, row.tenant, row.subject, row.from_state) == (what, None, "t", str(event_id), "delayed")
     if what == "retry":
-        shown = db.value("SELECT once.outbox_event(%s)", event_id)
+        shown = db.value("SELECT once.parked_show(%s::text)", event_id)
         assert [decision["from"] for decision in shown["decisions"]] == ["delayed"]
 
 
@@ -447,7 +447,7 @@ def test_a_replay_delivers_again_what_was_released_and_not_what_is_delayed(db):
     make_due(db, first)
     release(connection)
     relay.batch()
-    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'why')") == 1
+    assert db.value("SELECT once.parked_replay('r', now() - interval '1 hour', NULL, 'why')") == 1
     assert [event.event_id for event in relay.due()] == [first] and delayed(db) == [second]
 
 
@@ -520,14 +520,15 @@ def test_the_list_the_event_and_the_story_show_it(db):
     event_id = emit_later(connection, "2 days", **KEYED)
     other = emit_later(connection, "1 day")
     at = db.value("SELECT not_before FROM once.delayed_event WHERE event_id = %s", event_id)
-    rows = db.rows("SELECT * FROM once.outbox_list()")
-    assert [(row.relay, row.state) for row in rows] == [("r", "pending"), (None, "delayed"), (None, "delayed")]
-    listed = db.rows("SELECT * FROM once.outbox_list(state => 'delayed')")
-    assert [row.event_id for row in listed] == [other, event_id] and listed[1].next_at == at
-    assert [row.event_id for row in db.rows("SELECT * FROM once.outbox_list(topic => 'reminder')")] == [event_id]
-    assert [row.state for row in db.rows("SELECT * FROM once.outbox_list('r')")] == ["pending"]
-    assert [row.state for row in db.rows("SELECT * FROM once.outbox_list(take => 1)")] == ["pending"]
-    shown = db.value("SELECT once.outbox_event(%s)", event_id)
+    assert db.rows("SELECT * FROM once.parked_list()") == []
+    assert [(row.holder, row.state) for row in db.rows("SELECT * FROM once.parked_list(state => 'pending')")] == [("r", "pending")]
+    listed = db.rows("SELECT * FROM once.parked_list(state => 'delayed')")
+    assert [row.id for row in listed] == [str(other), str(event_id)] and listed[1].next_at == at
+    assert {(row.kind, row.holder, row.state) for row in listed} == {("event", None, "delayed")}
+    for narrowed, found in (("topic => 'reminder'", [event_id]), ("relay => 'r'", []), ("take => 1", [other]), (f"id => '{event_id}'", [event_id]),
+                            ("tenant => 'nobody'", []), ("before => now() - interval '1 hour'", [])):
+        assert [row.id for row in db.rows(f"SELECT * FROM once.parked_list(state => 'delayed', {narrowed})")] == [str(each) for each in found]
+    shown = db.value("SELECT once.parked_show(%s::text)", event_id)
     assert shown["topic"] == "reminder" and shown["relays"] == [] and shown["not_before"][:10] == str(at.date())
     story = db.value("SELECT once.story('orders', 'k')")
     assert [event["not_before"][:10] for event in story["events"]] == [str(at.date())]

@@ -47,9 +47,9 @@ def delivers(db, user):
     (event,) = relay.fetch(relay.list())
     relay.park(parking(event, "dead"))
     assert run(connection, "SELECT state FROM once.outbox_summary()") == [("dead",)]
-    assert len(run(connection, "SELECT * FROM once.outbox_list()")) == 1
-    assert run(connection, "SELECT once.outbox_event(%s) IS NOT NULL", event.event_id) == [(True,)]
-    assert run(connection, "SELECT once.outbox_retry(%s, NULL, 'why')", event.event_id) == [(True,)]
+    assert len(run(connection, "SELECT * FROM once.parked_list()")) == 1
+    assert run(connection, "SELECT once.parked_show(%s::text) IS NOT NULL", event.event_id) == [(True,)]
+    assert run(connection, "SELECT once.parked_retry(%s::text, 'why')", event.event_id) == [(True,)]
     relay.settle(delivered=[event.id])
     run(connection, "SELECT pg_advisory_unlock_all(), once.retire_outbox(1)")
     run(connection, "SELECT once.relay_adopt('works', 'why', false)")

@@ -160,7 +160,7 @@ def test_what_was_parked_twice_is_parked_once_with_the_last_word(db):
 def test_an_event_that_was_discarded_while_it_was_under_way_does_not_come_back(db):
     relay, (first, second) = emitted(db, "a", "a")
     relay.park(parking(first), parking(second, "waiting", 0))
-    assert db.value("SELECT once.outbox_discard(%s, 'r', 'why')", first.event_id) is True
+    assert db.value("SELECT once.parked_discard(%s::text, 'why', 'r')", first.event_id) is True
     relay.park(parking(first, attempts=2, known=True))
     assert parked(db) == {second.id: ("a", "waiting", 0)}
     assert ids(relay.due()) == [second.id]
@@ -171,7 +171,7 @@ def test_a_retry_that_comes_while_an_attempt_is_under_way_holds_and_that_one_is_
     relay, (first, second) = emitted(db, "a", "a")
     relay.park(parking(first, attempts=2), parking(second, "waiting", 0))
     assert ids(relay.due()) == [first.id, second.id]
-    assert db.value("SELECT once.outbox_retry(%s, 'r', 'fixed')", first.event_id) is True
+    assert db.value("SELECT once.parked_retry(%s::text, 'fixed', 'r')", first.event_id) is True
     relay.park(parking(first, "waiting", 2, wait_ms=0, known=True))  # in flight for long
     assert parked(db)[first.id] == ("a", "waiting", 0)
     relay.park(parking(first, "dead" if dies else "retrying", 3, known=True))
@@ -204,7 +204,7 @@ def test_a_hundred_discards_while_the_relay_parks_leave_no_event_stuck(db):
     def discard(n):
         for event in events[n::3][:10]:
             wait_until(
-                lambda: run(operators[n], "SELECT once.outbox_discard(%s, 'r', 'why')", event.event_id)[0][0],
+                lambda: run(operators[n], "SELECT once.parked_discard(%s::text, 'why', 'r')", event.event_id)[0][0],
                 "the event to be parked",
             )
 
@@ -220,7 +220,7 @@ def test_an_event_that_is_parked_behind_one_that_is_just_being_discarded_is_not_
     relay.park(parking(events[0], "dead"))
     operator = db.connect()
     behind = [parking(events[1], "waiting", 0)]
-    discard = "SELECT once.outbox_discard(%s, 'r', 'why')"
+    discard = "SELECT once.parked_discard(%s::text, 'why', 'r')"
 
     def wait_for(connection, call):
         """Begins the call, which waits for the other; commits that; the call ends."""
@@ -279,7 +279,7 @@ def test_a_decision_that_is_made_while_those_behind_are_put_aside_frees_them(db,
     def decide():
         asked = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted AND relation = 'once.relay'::regclass"
         wait_until(lambda: db.rows(asked, relay.connection.get_backend_pid()), "once._demote to wait", 10)
-        run(operator, f"SELECT once.outbox_{what}(%s, 'r', 'why')", events[0].event_id)
+        run(operator, f"SELECT once.parked_{what}(%s::text, 'why', 'r')", events[0].event_id)
         run(operator, "COMMIT")
 
     assert in_threads([relay.due, decide])[0] == []
@@ -291,7 +291,7 @@ def test_an_open_decision_keeps_no_relay_from_looking(db, what):
     relay, events = with_two_behind_a_dead_one(db)
     operator = db.connect()
     run(operator, "BEGIN")
-    run(operator, f"SELECT once.outbox_{what}(%s, 'r', 'why')", events[0].event_id)
+    run(operator, f"SELECT once.parked_{what}(%s::text, 'why', 'r')", events[0].event_id)
     run(relay.connection, "SET lock_timeout = '5s'")
     assert relay.due() == []
     run(operator, "COMMIT")
@@ -305,7 +305,7 @@ def test_a_decision_by_a_snapshot_from_before_those_behind_were_put_aside_frees_
     operator = db.connect(isolation=level)
 
     def decide():
-        run(operator, f"SELECT once.outbox_{what}(%s, 'r', 'why')", events[0].event_id)
+        run(operator, f"SELECT once.parked_{what}(%s::text, 'why', 'r')", events[0].event_id)
 
     run(operator, "BEGIN")
     run(operator, "SELECT count(*) FROM once.relay")
@@ -367,7 +367,7 @@ def test_plans_made_while_nothing_was_parked_stay_searches(db, past):
         relay.park(*(parking(event, wait_ms=0, known=True) for event in everything[:4]))
         relay.due()
         relay.fetch(everything)
-        db.execute("SELECT once.outbox_retry(%s, 'r', 'why')", first.event_id)
+        db.execute("SELECT once.parked_retry(%s::text, 'why', 'r')", first.event_id)
         relay.settle(delivered=ids(everything))
 
     for _ in range(7):
@@ -408,13 +408,13 @@ def decisions(db):
 def test_a_retried_event_is_due_at_once_with_all_its_attempts_before_it(db):
     relay, (first,) = emitted(db, "a")
     relay.park(parking(first, "dead", 10))
-    assert db.value("SELECT once.outbox_retry(%s, 'r', 'fixed the receiver')", first.event_id) is True
+    assert db.value("SELECT once.parked_retry(%s::text, 'fixed the receiver', 'r')", first.event_id) is True
     assert [(event.id, event.attempts) for event in relay.due()] == [(first.id, 0)]
     assert decisions(db) == [
         ("retry", "r", str(first.event_id), "dead", "fixed the receiver", "postgres", "refused"),
     ]
     relay.settle(delivered=[first.id])
-    assert db.value("SELECT once.outbox_retry(%s, 'r', 'again')", first.event_id) is False
+    assert db.value("SELECT once.parked_retry(%s::text, 'again', 'r')", first.event_id) is False
 
 
 def test_a_decision_without_a_relay_is_one_for_all_relays_that_have_the_event_parked(db):
@@ -423,10 +423,10 @@ def test_a_decision_without_a_relay_is_one_for_all_relays_that_have_the_event_pa
     for relay in relays[:2]:
         (event,) = relay.fetch(relay.list())
         relay.park(parking(event, "dead"))
-    assert db.value("SELECT once.outbox_retry(%s, NULL, 'why')", event_id) is True
+    assert db.value("SELECT once.parked_retry(%s::text, 'why')", event_id) is True
     assert [len(relay.due()) for relay in relays] == [1, 1, 0]
-    assert db.value("SELECT once.outbox_discard(%s, NULL, 'why')", event_id) is True
-    assert db.value("SELECT once.outbox_discard(%s, NULL, 'why')", event_id) is False
+    assert db.value("SELECT once.parked_discard(%s::text, 'why')", event_id) is True
+    assert db.value("SELECT once.parked_discard(%s::text, 'why')", event_id) is False
     assert [(row.what, row.relay) for row in decisions(db)] == [
         ("retry", "a"),
         ("retry", "b"),
@@ -446,9 +446,9 @@ def twice(db, *states):
 @pytest.mark.parametrize("named", ["'r'", "NULL", "'r' COLLATE \"POSIX\""])
 def test_a_decision_is_one_for_each_time_that_the_event_is_parked(db, named):
     relay, event = twice(db, "dead", "dead")
-    assert db.value(f"SELECT once.outbox_retry(%s, {named}, 'why')", event.event_id) is True
+    assert db.value(f"SELECT once.parked_retry(%s::text, 'why', {named})", event.event_id) is True
     assert len(relay.due()) == 2
-    assert db.value(f"SELECT once.outbox_discard(%s, {named}, 'why')", event.event_id) is True
+    assert db.value(f"SELECT once.parked_discard(%s::text, 'why', {named})", event.event_id) is True
     assert relay.due() == [] and parked(db) == {}
     assert [row.what for row in decisions(db)] == ["retry", "retry", "discard", "discard"]
 
@@ -466,10 +466,10 @@ def test_the_keeper_gives_no_event_up_about_which_an_operator_is_deciding(db):
     relay.park(parking(first, "dead"), parking(second, "dead"))
     db.execute("UPDATE once.parked_event SET updated_at = now() - interval '91 days'")
     keep, operator = keeper(db), db.connect(isolation="READ COMMITTED")
-    run(operator, "SELECT once.outbox_retry(%s, 'r', 'why')", first.event_id)
+    run(operator, "SELECT once.parked_retry(%s::text, 'why', 'r')", first.event_id)
     keep.work("dead")
     assert len(parked(db)) == 2
-    run(operator, "SELECT once.outbox_retry(%s, 'r', 'why')", second.event_id)
+    run(operator, "SELECT once.parked_retry(%s::text, 'why', 'r')", second.event_id)
     operator.commit()
     keep.work("dead")
     assert {state for _, state, _ in parked(db).values()} == {"retrying"}
@@ -479,7 +479,7 @@ def test_a_discarded_event_frees_its_aggregate(db):
     relay, (first, second) = emitted(db, "a", "a")
     relay.park(parking(first, wait_ms=60_000), parking(second, "waiting", 0))
     assert relay.due() == []
-    assert db.value("SELECT once.outbox_discard(%s, 'r', 'never mind')", first.event_id) is True
+    assert db.value("SELECT once.parked_discard(%s::text, 'never mind', 'r')", first.event_id) is True
     assert ids(relay.due()) == [second.id]
     assert db.value("SELECT count(*) FROM once.outbox") == 2
 
@@ -490,17 +490,17 @@ def test_no_decision_without_a_reason(db, reason):
     relay.park(parking(first, "dead"))
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
     for call in (
-        "outbox_retry(gen_random_uuid(), 'r', %s)",
-        "outbox_discard(gen_random_uuid(), NULL, %s)",
-        "outbox_retry_many(%s, dry_run => false)",
-        "outbox_discard_many(%s, dry_run => false)",
-        "outbox_replay('r', now(), NULL, %s)",
+        "parked_retry(gen_random_uuid()::text, %s, 'r')",
+        "parked_discard(gen_random_uuid()::text, %s)",
+        "parked_retry_many(%s, state => 'delayed', dry_run => false)",
+        "parked_discard_many(%s, kind => 'message', dry_run => false)",
+        "parked_replay('r', now(), NULL, %s)",
         "relay_adopt('r', %s, false)",
         "drop_relay('r', %s)",
-        "dead_retry('c', 'm', '', %s)",
-        "dead_discard('c', 'm', '', %s)",
-        "dead_retry_many(%s, dry_run => false)",
-        "dead_discard_many(%s, dry_run => false)",
+        "parked_retry('m', %s, consumer => 'c')",
+        "parked_discard('m', %s, consumer => 'c')",
+        "parked_retry_many(%s, dry_run => false)",
+        "parked_discard_many(%s, dry_run => false)",
     ):
         with refused("22023"):
             db.execute(f"SELECT once.{call}", reason)
@@ -509,11 +509,11 @@ def test_no_decision_without_a_reason(db, reason):
 
 def test_a_decision_about_a_relay_that_is_none_says_so(db):
     for call in (
-        "outbox_retry(gen_random_uuid(), 'x', 'why')",
-        "outbox_discard(gen_random_uuid(), 'x', 'why')",
-        "outbox_retry_many(relay => 'x')",
-        "outbox_discard_many('why', 'x', dry_run => false)",
-        "outbox_replay('x', now(), NULL, 'why')",
+        "parked_retry(gen_random_uuid()::text, 'why', 'x')",
+        "parked_discard(gen_random_uuid()::text, 'why', 'x')",
+        "parked_retry_many(relay => 'x')",
+        "parked_discard_many('why', relay => 'x', dry_run => false)",
+        "parked_replay('x', now(), NULL, 'why')",
         "relay_adopt('x', 'why', false)",
     ):
         with refused("22023") as caught:
@@ -522,14 +522,14 @@ def test_a_decision_about_a_relay_that_is_none_says_so(db):
     assert db.value("SELECT once.drop_relay('x', 'why')") is False
     with refused("22023"):
         Relay(db.connect())
-        db.execute("SELECT once.outbox_replay('r', NULL, NULL, 'why')")
+        db.execute("SELECT once.parked_replay('r', NULL, NULL, 'why')")
 
 
 def test_a_replay_delivers_again_what_was_passed_and_holds_back_newer_events_of_the_same_aggregate(db):
     relay, events = emitted(db, "a", "b", "a", None)
     relay.settle()
-    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'lost')") == 4
-    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'lost')") == 0
+    assert db.value("SELECT once.parked_replay('r', now() - interval '1 hour', NULL, 'lost')") == 4
+    assert db.value("SELECT once.parked_replay('r', now() - interval '1 hour', NULL, 'lost')") == 0
     new = [emit(db.connect(), aggregate) for aggregate in ("a", "c")]
     fetched = relay.fetch(relay.list())
     assert [(event.event_id, event.blocked) for event in fetched] == list(zip(new, (True, False)))
@@ -549,18 +549,18 @@ def test_a_replay_takes_what_the_relay_takes_since_then_and_has_passed_and_nothi
     rows = relay.list()
     relay.settle(after_id=rows[0].id)
     emit(db.connect(), topic="order.new")
-    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'why')") == 1
+    assert db.value("SELECT once.parked_replay('r', now() - interval '1 hour', NULL, 'why')") == 1
     relay.settle()
-    assert db.value("SELECT once.outbox_replay('r', now() + interval '1 hour', NULL, 'why')") == 0
-    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', 'order.new', 'why')") == 0
-    assert db.value("SELECT once.outbox_replay('r', '-infinity'::timestamptz + interval '1 s', NULL, 'why')") == 1
+    assert db.value("SELECT once.parked_replay('r', now() + interval '1 hour', NULL, 'why')") == 0
+    assert db.value("SELECT once.parked_replay('r', now() - interval '1 hour', 'order.new', 'why')") == 0
+    assert db.value("SELECT once.parked_replay('r', '-infinity'::timestamptz + interval '1 s', NULL, 'why')") == 1
 
 
 def test_a_replay_of_events_that_inboxes_have_forgotten_must_be_asked_for_by_name(db):
     """They would be applied a second time."""
     relay, events = emitted(db, "a", "b")
     relay.settle()
-    replay = "SELECT once.outbox_replay('r', '2000-01-01', NULL, 'lost'%s)"
+    replay = "SELECT once.parked_replay('r', '2000-01-01', NULL, 'lost'%s)"
     db.execute("UPDATE once.outbox SET created_at = now() - interval '6 days' WHERE id = %s", events[0].id)
     assert db.value(replay % "") == 2  # the retention is 7 days
     relay.settle(delivered=ids(relay.due()))
@@ -569,7 +569,7 @@ def test_a_replay_of_events_that_inboxes_have_forgotten_must_be_asked_for_by_nam
         db.execute(replay % "")
     assert "older than an inbox remembers" in str(caught.value) and "forgotten => true" in str(caught.value)
     assert relay.due() == [] and len(decisions(db)) == 1
-    assert db.value("SELECT once.outbox_replay('r', now() - interval '7 days', NULL, 'lost')") == 1
+    assert db.value("SELECT once.parked_replay('r', now() - interval '7 days', NULL, 'lost')") == 1
     assert db.value(replay % ", forgotten => true") == 1
     relay.settle(delivered=ids(relay.due()))
     db.execute("UPDATE once.outbox SET created_at = now() - interval '2 days'")
@@ -604,18 +604,18 @@ def test_the_list_and_the_summary_show_each_event_with_each_relay(db):
     idle.batch()
     slow.commit()
     run(idle.connection, "SELECT once_job.relay_settle('idle', pg_current_snapshot()::text, NULL, 0)")
-    rows = db.rows("SELECT * FROM once.outbox_list()")
-    assert [(row.relay, row.state, row.event_id) for row in rows] == [
-        ("r", "dead", dead.event_id),
-        ("r", "waiting", waiting.event_id),
-        ("r", "retrying", retrying.event_id),
-        ("r", "pending", pending[0]),
-        ("r", "pending", pending[1]),
-        ("r", "pending", late),
+    rows = db.rows("SELECT * FROM once.parked_list()") + db.rows("SELECT * FROM once.parked_list(state => 'pending')")
+    assert [(row.kind, row.holder, row.state, row.id) for row in rows] == [
+        ("event", "r", "dead", str(dead.event_id)),
+        ("event", "r", "retrying", str(retrying.event_id)),
+        ("event", "r", "waiting", str(waiting.event_id)),
+        ("event", "r", "pending", str(pending[0])),
+        ("event", "r", "pending", str(pending[1])),
+        ("event", "r", "pending", str(late)),
     ]
-    assert [row.attempts for row in rows] == [10, 0, 1, 0, 0, 0]
-    assert [row.next_at is None for row in rows] == [True, True, False, True, True, True]
-    assert [row.error for row in rows[:1]] == ["refused"] and all(row.created_at for row in rows)
+    assert [row.attempts for row in rows] == [10, 1, 0, 0, 0, 0]
+    assert [row.next_at is None for row in rows] == [True, False, True, True, True, True]
+    assert [row.error for row in rows[:1]] == ["refused"] and all(row.since for row in rows)
     assert (rows[0].topic, rows[0].event_type, rows[0].aggregate_type, rows[0].aggregate_id) == (
         "order",
         "order",
@@ -624,15 +624,30 @@ def test_the_list_and_the_summary_show_each_event_with_each_relay(db):
     )
     for arguments, expected in (
         ("relay => 'idle'", 0),
-        ("relay => 'r'", 6),
-        ("topic => 'stock'", 2),
+        ("relay => 'r'", 3),
+        ("kind => 'event'", 3),
+        ("kind => 'message'", 0),
+        ("tenant => ''", 3),
+        ("tenant => 'acme'", 0),
+        ("topic => 'stock'", 0),
+        ("event_type => 'order'", 3),
+        ("event_type => 'stock'", 0),
+        ("error => 'REFUSE'", 3),
+        ("error => 'nothing'", 0),
+        ("before => now() - interval '1 hour'", 0),
+        ("before => now() + interval '1 hour'", 3),
+        (f"id => '{dead.event_id}'", 1),
+        ("id => 'x'", 0),
+        ("state => 'pending', topic => 'stock'", 2),
+        ("state => 'pending', event_type => 'stock', take => 1", 1),
+        ("state => 'pending', tenant => 'acme'", 0),
         ("state => 'pending'", 3),
         ("state => 'dead'", 1),
         ("state => 'dead', topic => 'stock'", 0),
         ("take => 2", 2),
         ("take => 0", 0),
     ):
-        assert len(db.rows(f"SELECT * FROM once.outbox_list({arguments})")) == expected, arguments
+        assert len(db.rows(f"SELECT * FROM once.parked_list({arguments})")) == expected, arguments
     summary = [(row.relay, row.topic, row.state, row.events) for row in db.rows("SELECT * FROM once.outbox_summary()")]
     assert summary == [
         ("idle", None, "idle", 0),
@@ -642,9 +657,11 @@ def test_the_list_and_the_summary_show_each_event_with_each_relay(db):
         ("r", "order", "waiting", 1),
         ("r", "stock", "pending", 2),
     ]
-    for state in ("bogus", ""):
+    assert db.rows("SELECT kind, holder, topic, state, items FROM once.parked_summary()") == [("event", *row) for row in summary]
+    for wrong in ("state => 'bogus'", "state => ''", "kind => 'key'", "relay => 'r', consumer => 'c'", "kind => 'message', relay => 'r'",
+                  "kind => 'event', consumer => 'c'", "state => 'pending', consumer => 'c'", "kind => 'message', state => 'delayed'", "take => NULL"):
         with refused("22023"):
-            db.execute("SELECT * FROM once.outbox_list(state => %s)", state)
+            db.execute(f"SELECT * FROM once.parked_list({wrong})")
 
 
 def untaken(db):
@@ -742,14 +759,14 @@ def test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, t
 def test_in_the_middle_of_a_batch_pending_is_what_is_not_done(db):
     relay, events = emitted(db, "a", "b", "c")
     relay.settle(after_id=events[1].id)
-    assert [row.event_id for row in db.rows("SELECT * FROM once.outbox_list()")] == [events[2].event_id]
+    assert [row.id for row in db.rows("SELECT * FROM once.parked_list(state => 'pending')")] == [str(events[2].event_id)]
     assert db.value("SELECT sum(events) FROM once.outbox_summary()") == 1
 
 
 def test_a_long_backlog_is_listed_and_counted(db):
     Relay(db.connect())
     db.execute(BACKLOG, "a", 20_000)
-    assert len(db.rows("SELECT * FROM once.outbox_list(take => 5)")) == 5
+    assert len(db.rows("SELECT * FROM once.parked_list(state => 'pending', take => 5)")) == 5
     assert db.value("SELECT events FROM once.outbox_summary()") == 20_000
 
 
@@ -760,8 +777,8 @@ def test_an_event_is_shown_whole_with_its_state_at_each_relay(db):
     (event,) = relays["parks"].fetch(relays["parks"].list())
     relays["parks"].park(parking(event, "dead", 3))
     relays["passes"].batch()
-    db.execute("SELECT once.outbox_retry(%s, 'parks', 'why')", event_id)
-    shown = db.value("SELECT once.outbox_event(%s)", event_id)
+    db.execute("SELECT once.parked_retry(%s::text, 'why', 'parks')", event_id)
+    shown = db.value("SELECT once.parked_show(%s::text)", event_id)
     assert (shown["event_id"], shown["payload"], shown["headers"]) == (str(event_id), '{"n": 1.10}', {"h": "1"})
     assert (shown["scope"], shown["key"], shown["aggregate_id"]) == ("orders", "k", "a")
     assert [(each["relay"], each["state"]) for each in shown["relays"]] == [
@@ -770,17 +787,17 @@ def test_an_event_is_shown_whole_with_its_state_at_each_relay(db):
         ("passes", "passed"),
     ]
     assert [(each["what"], each["by"], each["reason"]) for each in shown["decisions"]] == [("retry", "postgres", "why")]
-    assert db.value("SELECT once.outbox_event(gen_random_uuid())") is None
+    assert db.value("SELECT once.parked_show(gen_random_uuid()::text)") is None
 
 
 def test_a_relay_of_another_cluster_is_shown_as_such(db):
     relay, (event,) = emitted(db, "a")
     db.execute("UPDATE once.relay SET written_by = '1'")
-    assert db.rows("SELECT * FROM once.outbox_list()") == []
+    assert db.rows("SELECT * FROM once.parked_list(state => 'pending')") == []
     assert [(row.relay, row.state) for row in db.rows("SELECT * FROM once.outbox_summary()")] == [
         ("r", "of another cluster")
     ]
-    assert db.value("SELECT once.outbox_event(%s)", event.event_id)["relays"][0]["state"] == "of another cluster"
+    assert db.value("SELECT once.parked_show(%s::text)", event.event_id)["relays"][0]["state"] == "of another cluster"
     assert relay.taken
 
 
@@ -842,7 +859,7 @@ def test_a_day_stays_while_an_event_of_it_is_parked(db, yesterday):
     (event,) = relay.fetch(relay.list())
     relay.park(parking(event, "dead"))
     refuse_to_retire(db, yesterday, "1 of its events", "'r'")
-    db.execute("SELECT once.outbox_discard(%s, 'r', 'why')", event.event_id)
+    db.execute("SELECT once.parked_discard(%s::text, 'why', 'r')", event.event_id)
     assert db.value("SELECT once.retire_outbox(%s)", yesterday) == 1
 
 

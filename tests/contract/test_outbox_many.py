@@ -6,8 +6,10 @@ import pytest
 from harness.postgres import wait_until
 
 from .calls import in_threads, refused, run
+from .logins import make_logins
 from .relaying import Relay, emit, ids, parked, parking
 from .test_outbox import touched
+from .test_parked_many import park as park_message
 
 
 def mixed(db, name="r"):
@@ -33,12 +35,12 @@ def all_pieces(db, what, *arguments, connection=None, **named):
     counted, after, pieces = {}, None, 0
     while True:
         names = "".join(f", {name} => %s" for name in named)
-        rows = run(connection, f"SELECT * FROM once.outbox_{what}_many(after => %s{names})", after, *named.values())
+        rows = run(connection, f"SELECT * FROM once.parked_{what}_many(after => %s{names})", after, *named.values())
         pieces += 1
         for row in rows:
-            if row.events:
-                place = (row.met_relay, row.met_topic, row.met_state)
-                counted[place] = counted.get(place, 0) + row.events
+            if row.items:
+                place = (row.met_holder, row.met_topic, row.met_state)
+                counted[place] = counted.get(place, 0) + row.items
         after = rows[0].next
         assert all(row.next == after for row in rows) and pieces < 1000
         if after is None:
@@ -70,6 +72,14 @@ NARROWED = {
     "age": ({}, [0, 1, 2]),
     "another relay": ({"relay": "s"}, []),
     "relay": ({"relay": "r"}, [0, 1, 2, 3, 4, 5]),
+    "type": ({"event_type": "u"}, [3, 4, 5]),
+    "another type": ({"event_type": "v"}, []),
+    "error": ({"error": "REFUSE", "topic": "t"}, [0, 1, 2]),
+    "another error": ({"error": "22000"}, []),
+    "tenant": ({"tenant": ""}, [0, 1, 2, 3, 4, 5]),
+    "another tenant": ({"tenant": "acme"}, []),
+    "kind": ({"kind": "event", "state": "dead"}, [0, 4]),
+    "the other kind": ({"kind": "message"}, []),
 }
 
 
@@ -91,7 +101,7 @@ def test_only_what_fits_is_decided_and_each_is_recorded(db, what, by):
         if row.id not in ids(fit):  # untouched, but for one that stood behind something that is gone
             assert after[row.id][:-2] == row[:-2] or (what == "discard" and after[row.id].state == "waiting")
         elif what == "retry":
-            assert (after[row.id].state, after[row.id].attempts) == ("waiting", 0)
+            assert (after[row.id].state, after[row.id].attempts) == ("waiting" if row.id in (events[1].id, events[3].id) else "retrying", 0)
     state = {row.event_id: row.state for row in before}
     assert decided(db) == sorted(
         (what, "r", str(event.event_id), state[event.event_id], "the broker is back", "postgres", "refused") for event in fit
@@ -143,7 +153,7 @@ def test_many_that_are_retried_are_found_one_by_one_although_the_planner_has_see
     run(connection, "BEGIN")
     before, after = touched(connection), None
     for _ in range(6):
-        after = run(connection, "SELECT * FROM once.outbox_retry_many('why', dry_run => false, take => 500, after => %s)", after)[0].next
+        after = run(connection, "SELECT * FROM once.parked_retry_many('why', dry_run => false, take => 500, after => %s)", after)[0].next
     scans, rows = (now - then for now, then in zip(touched(connection), before))
     run(connection, "COMMIT")
     assert scans == 0 and rows < 100_000, (scans, rows)  # in pieces: what is looked at, and the older of each aggregate
@@ -171,7 +181,7 @@ def test_the_first_piece_alone_keeps_the_order(db):
     relay = Relay(db.connect())
     events = relay.fetch(relay.list())
     relay.park(*(parking(event, "dead", 10) for event in events))
-    run(db.connect(), "SELECT * FROM once.outbox_retry_many('fixed', dry_run => false, take => 2)")
+    run(db.connect(), "SELECT * FROM once.parked_retry_many('fixed', dry_run => false, take => 2)")
     assert ids(relay.due()) == ids(events[:2])
     relay.settle(delivered=ids(events[:2]))
     assert relay.due() == []
@@ -181,8 +191,8 @@ def test_it_goes_through_all_relays_and_what_is_parked_later_is_not_met(db):
     for name in ("b", "a", "c"):
         mixed(db, name)
     connection = db.connect()
-    first = run(connection, "SELECT * FROM once.outbox_discard_many('why', dry_run => false, take => 2)")
-    assert {row.met_relay for row in first} == {"a"}
+    first = run(connection, "SELECT * FROM once.parked_discard_many('why', dry_run => false, take => 2)")
+    assert {row.met_holder for row in first} == {"a"}
     late = emit(db.connect(), "z")
     db.execute(
         "INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, next_at, parked_at, updated_at)"
@@ -191,7 +201,7 @@ def test_it_goes_through_all_relays_and_what_is_parked_later_is_not_met(db):
     )
     rows = first
     while rows[0].next is not None:
-        rows = run(connection, "SELECT * FROM once.outbox_discard_many('why', dry_run => false, take => 2, after => %s)", rows[0].next)
+        rows = run(connection, "SELECT * FROM once.parked_discard_many('why', dry_run => false, take => 2, after => %s)", rows[0].next)
     assert db.rows("SELECT relay, event_id FROM once.parked_event") == [("a", late)]
 
 
@@ -227,9 +237,9 @@ def test_a_relay_that_is_at_work_waits_for_a_piece_and_the_piece_for_it(db):
         run(relay.connection, "COMMIT")
 
     rows, _ = in_threads(
-        [lambda: run(operator, "SELECT * FROM once.outbox_discard_many('why', state => 'dead', dry_run => false)"), commit]
+        [lambda: run(operator, "SELECT * FROM once.parked_discard_many('why', state => 'dead', dry_run => false)"), commit]
     )
-    assert [(row.met_topic, row.events, row.next) for row in rows] == [(None, 0, None)]
+    assert [(row.met_topic, row.items, row.next) for row in rows] == [(None, 0, None)]
     assert decided(db) == [] and parked(db)[events[4].id] == (None, "retrying", 1)
     assert ids(relay.due()) == [events[1].id]
 
@@ -247,7 +257,7 @@ def test_an_event_that_is_parked_behind_one_of_many_that_are_just_being_discarde
         relay.park(parking(events[1], "waiting", 0))
 
     def discard():
-        run(operator, "SELECT * FROM once.outbox_discard_many('why', dry_run => false, topic => 't', state => 'retrying')")
+        run(operator, "SELECT * FROM once.parked_discard_many('why', dry_run => false, topic => 't', state => 'retrying')")
 
     holder, holds, waiter, waits = (operator, discard, relay.connection, park) if first == "the operator" else (relay.connection, park, operator, discard)
     pid = waiter.get_backend_pid()
@@ -275,11 +285,85 @@ def test_a_look_that_finds_nothing_waits_for_no_relay(db):
     assert all_pieces(db, "discard", connection=connection)[1] == 1
 
 
-@pytest.mark.parametrize("named", ["state => 'pending'", "take => 0", "take => NULL", "after => 'x'", "dry_run => NULL", "relay => 'x'"])
+@pytest.mark.parametrize("named", ["state => 'pending'", "kind => 'key'", "take => 0", "take => NULL", "after => 'x'", "after => 'event:x'", "dry_run => NULL", "relay => 'x'"])
 def test_what_makes_no_sense_is_refused(db, named):
     mixed(db)
     with refused("22023"):
-        db.execute(f"SELECT once.outbox_discard_many('why', {named})")
+        db.execute(f"SELECT once.parked_discard_many('why', {named})")
+
+
+def both_kinds(db):
+    """Two dead events, two dead messages of two consumers; and of another tenant one of each."""
+    writer = db.connect()
+    for tenant in ("", "", "acme"):
+        emit(writer, tenant=tenant)
+    relay = Relay(db.connect())
+    relay.park(*(parking(event, "dead", 10) for event in relay.fetch(relay.list())))
+    for message, consumer, tenant in (("m1", "mailer", ""), ("m2", "stock", ""), ("m3", "mailer", "acme")):
+        park_message(writer, message, None, "dead", consumer=consumer, tenant=tenant)
+    return relay
+
+
+@pytest.mark.parametrize("named, found", [
+    ({}, {("event", "r"): 3, ("message", "mailer"): 2, ("message", "stock"): 1}), ({"kind": "event"}, {("event", "r"): 3}),
+    ({"relay": "r"}, {("event", "r"): 3}), ({"kind": "message"}, {("message", "mailer"): 2, ("message", "stock"): 1}),
+    ({"consumer": "mailer"}, {("message", "mailer"): 2}), ({"tenant": "acme"}, {("event", "r"): 1, ("message", "mailer"): 1}),
+    ({"error": "why"}, {("message", "mailer"): 2, ("message", "stock"): 1}), ({"state": "retrying"}, {})])  # fmt: skip
+@pytest.mark.parametrize("what", ["retry", "discard"])
+def test_one_decision_is_about_events_and_then_messages(db, what, named, found):
+    both_kinds(db)
+    connection, counted, after = db.connect(), {}, None
+    for _ in range(20):
+        names = "".join(f", {name} => %s" for name in named)
+        rows = run(connection, f"SELECT * FROM once.parked_{what}_many('why', dry_run => false, after => %s{names})", after, *named.values())
+        for row in rows:
+            if row.items:
+                counted[row.met_kind, row.met_holder] = counted.get((row.met_kind, row.met_holder), 0) + row.items
+        after = rows[0].next
+        if after is None:
+            break
+    assert after is None and counted == found
+    assert db.value("SELECT count(*) FROM once.parked_decision WHERE what = %s", what) == sum(found.values())
+
+
+@pytest.mark.parametrize("after, named", [("message:", "kind => 'event'"), ("message:", "relay => 'r'"), ("event:0:9:r", "kind => 'message'"),
+                                          ("event:0:9:r", "state => 'delayed'"), ("delayed:0:00000000-0000-0000-0000-000000000000", "state => 'dead'"),
+                                          ("event:0:9:r", "relay => 's'")])  # fmt: skip
+def test_a_decision_goes_on_where_it_was_and_nowhere_else(db, after, named):
+    both_kinds(db)
+    Relay(db.connect(), "s")
+    with refused("22023"):
+        db.execute(f"SELECT once.parked_discard_many('why', {named}, dry_run => false, after => %s)", after)
+    assert len(parked(db)) == 3
+
+
+def test_a_bound_role_decides_about_the_events_of_its_own_tenant_alone(db):
+    make_logins(db)
+    both_kinds(db)
+    db.execute("SELECT once.bind('bound', 'acme')")
+    db.execute("GRANT EXECUTE ON FUNCTION once.parked_list, once.parked_show, once.parked_retry, once.parked_discard, once.parked_discard_many TO bound")
+    connection = db.connect("bound")
+    theirs, mine = (str(row.event_id) for row in db.rows("SELECT event_id FROM once.parked_event WHERE id IN (SELECT min(id) FROM once.parked_event"
+                                                         " GROUP BY tenant) ORDER BY tenant"))  # fmt: skip
+    for call in ("parked_list()", "parked_list(tenant => '')", f"parked_show('{mine}')", f"parked_discard('{mine}', 'why')",
+                 f"parked_discard('{theirs}', 'why', tenant => '')", "parked_discard_many('why', dry_run => false)"):  # fmt: skip
+        with refused("P4003"):
+            run(connection, f"SELECT once.{call}")
+    assert [row.id for row in run(connection, "SELECT id FROM once.parked_list(tenant => 'acme', kind => 'event')")] == [mine]
+    assert run(connection, "SELECT once.parked_show(%s, tenant => 'acme')", theirs) == [(None,)]
+    assert run(connection, "SELECT once.parked_retry(%s, 'why', tenant => 'acme')", theirs) == [(False,)]
+    assert run(connection, "SELECT once.parked_discard(%s, 'why', tenant => 'acme')", theirs) == [(False,)]
+    assert run(connection, "SELECT once.parked_discard(%s, 'why', tenant => 'acme')", mine) == [(True,)]
+    assert {tenant for tenant in db.rows("SELECT DISTINCT tenant FROM once.parked_event")} == {("",)}
+
+
+def test_a_bound_role_decides_about_no_delayed_event_of_another_tenant(db):
+    make_logins(db)
+    db.execute("GRANT EXECUTE ON FUNCTION once.parked_discard TO bound")
+    theirs, mine = (db.value("SELECT once.emit_later(now() + interval '1 day', 't', '{}', tenant => %s)", tenant) for tenant in ("theirs", "mine"))
+    for event, decided in ((theirs, False), (mine, True)):
+        assert run(db.connect("bound"), "SELECT once.parked_discard(%s::text, 'why', tenant => 'mine')", event) == [(decided,)]
+    assert [row.event_id for row in db.rows("SELECT event_id FROM once.delayed_event")] == [theirs]
 
 
 def test_where_no_relay_ran_there_is_nothing_to_decide(db):
@@ -317,10 +401,10 @@ def test_of_delayed_events_what_is_emitted_after_the_first_piece_is_not_met(db):
     for _ in range(4):
         db.value(later)
     named = "state => 'delayed', dry_run => false, reason => 'why', take => 2"
-    after = run(connection, f"SELECT next FROM once.outbox_discard_many({named})")[0].next
+    after = run(connection, f"SELECT next FROM once.parked_discard_many({named})")[0].next
     late = [db.value(later) for _ in range(20)]
     while after is not None:
-        after = run(connection, f"SELECT next FROM once.outbox_discard_many({named}, after => %s)", after)[0].next
+        after = run(connection, f"SELECT next FROM once.parked_discard_many({named}, after => %s)", after)[0].next
     assert sorted(row.event_id for row in db.rows("SELECT event_id FROM once.delayed_event")) == sorted(late)
 
 
@@ -328,4 +412,4 @@ def test_of_delayed_events_what_is_emitted_after_the_first_piece_is_not_met(db):
 def test_what_makes_no_sense_about_delayed_events_is_refused(db, named):
     with refused("22023"):
         all_pieces(db, "discard", state="delayed", **named) if "after" not in named else run(
-            db.connect(), "SELECT * FROM once.outbox_discard_many(state => 'delayed', after => %s)", named["after"])
+            db.connect(), "SELECT * FROM once.parked_discard_many(state => 'delayed', after => %s)", named["after"])

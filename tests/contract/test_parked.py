@@ -175,8 +175,8 @@ def test_malformed_ids_can_be_parked_and_named(db):
     connection = db.connect()
     for message in ("a\nb", "\u20ac" * 100, "x" * 512):
         assert park(connection, message, None, "dead") == 1
-        assert db.value("SELECT once.dead_show('mailer', %s)", message)["state"] == "dead"
-        assert db.value("SELECT once.dead_discard('mailer', %s, '', 'why')", message) is True
+        assert db.value("SELECT once.parked_show(%s, 'mailer')", message)["state"] == "dead"
+        assert db.value("SELECT once.parked_discard(%s, 'why', consumer => 'mailer')", message) is True
     assert states(db) == {}
 
 
@@ -214,12 +214,14 @@ def test_consumers_and_tenants_without_a_name_are_refused_at_every_door(db):
             "once_job.message_applied(%s, %s, NULL)",
             "once_job.message_count(%s, %s)",
             "once_job.message_look(%s, %s, NULL, NULL)",
-            "once.dead_show(consumer => %s, tenant => %s, message_id => 'm')",
-            "once.dead_retry(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
-            "once.dead_discard(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
         ):
             with refused(code):
                 db.execute(f"SELECT {call}", consumer, tenant)
+    for consumer in ("", "c" * 256):
+        for call in ("parked_show('m', consumer => %s)", "parked_retry('m', 'why', consumer => %s)", "parked_discard('m', 'why', consumer => %s)",
+                     "parked_list(consumer => %s)", "parked_retry_many(consumer => %s)"):
+            with refused("P4000"):
+                db.execute(f"SELECT * FROM once.{call}", consumer)
     for take in (0, None):
         with refused("22023"):
             db.execute("SELECT once_job.message_due('c', '', %s)", take)
@@ -303,10 +305,10 @@ def decisions(db):
 def test_a_retried_message_is_due_at_once_with_all_its_attempts_before_it(db):
     connection = db.connect()
     park(connection, "m", "k", "dead")
-    assert db.value("SELECT once.dead_retry('mailer', 'm', '', 'fixed')") is True
+    assert db.value("SELECT once.parked_retry('m', 'fixed', consumer => 'mailer')") is True
     assert due(connection) == ["m"] and states(db) == {"m": ("retrying", 0)}
     assert decisions(db) == [("retry", "mailer", "", "m", "dead", "fixed", "postgres", "why")]
-    assert db.value("SELECT once.dead_retry('mailer', 'x', '', 'fixed')") is False
+    assert db.value("SELECT once.parked_retry('x', 'fixed', consumer => 'mailer')") is False
 
 
 @pytest.mark.parametrize("uuid", [False, True])
@@ -315,11 +317,11 @@ def test_a_discarded_message_is_a_duplicate_ever_after_and_frees_its_key(db, uui
     message = uuid7_days_ago(db, 0) if uuid else "m"
     park(connection, message, "k", "dead")
     park(connection, "next", "k", "waiting")
-    assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
+    assert db.value("SELECT once.parked_discard(%s, 'never', consumer => 'mailer')", message) is True
     assert receive_many(connection, [message], ["k"], birthdays=True) == ["duplicate"]
     assert due(connection) == ["next"]
     assert [(row.what, row.subject, row.error) for row in decisions(db)] == [("discard", message, "why")]
-    assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is False
+    assert db.value("SELECT once.parked_discard(%s, 'never', consumer => 'mailer')", message) is False
 
 
 def test_a_discarded_message_of_a_consumer_under_leases_never_runs_again(db):
@@ -328,12 +330,12 @@ def test_a_discarded_message_of_a_consumer_under_leases_never_runs_again(db):
     once.claim(scope="mailer", key="m")
     once.fail(scope="mailer", key="m", fence=1, retryable=True)
     park(db.connect(), "m", "k", "dead")
-    assert db.value("SELECT once.dead_discard('mailer', 'm', '', 'never')") is True
+    assert db.value("SELECT once.parked_discard('m', 'never', consumer => 'mailer')") is True
     assert once.claim(scope="mailer", key="m").verdict == "replay_success"
     once.claim(scope="mailer", key="busy")
     park(db.connect(), "busy", "k", "dead")
     with refused("P4029"):
-        db.execute("SELECT once.dead_discard('mailer', 'busy', '', 'never')")
+        db.execute("SELECT once.parked_discard('busy', 'never', consumer => 'mailer')")
     assert states(db) == {"busy": ("dead", 1)}
 
 
@@ -345,7 +347,7 @@ def test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_
     db.execute(f"DROP TABLE once.intent_d{today(db)}")
     held = hold_days(db)
     with refused(code) as told:
-        db.execute("SELECT once.dead_discard('mailer', %s, '', 'never')", message)
+        db.execute("SELECT once.parked_discard(%s, 'never', consumer => 'mailer')", message)
     held.rollback()
     assert message in told.value.diag.message_detail and told.value.diag.message_hint
     # The keeper goes round it.
@@ -354,7 +356,7 @@ def test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_
     assert states(db) == {message: ("dead", 1)}
     if days == 0:
         db.execute("SELECT once.add_days()")
-        assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
+        assert db.value("SELECT once.parked_discard(%s, 'never', consumer => 'mailer')", message) is True
         assert receive_many(db.connect(), [message], ["k"], birthdays=True) == ["duplicate"]
 
 
@@ -363,7 +365,7 @@ def test_a_message_whose_day_is_made_while_it_is_discarded_is_not_since_nothing_
     park(db.connect(), message, state="dead")
     mutate(db, "_receivable", "day := once._open_day(bucket)", "day := 'missing'")  # that was so when it looked
     with refused("P4098"):
-        db.execute("SELECT once.dead_discard('mailer', %s, '', 'never')", message)
+        db.execute("SELECT once.parked_discard(%s, 'never', consumer => 'mailer')", message)
     assert states(db) == {message: ("dead", 1)}
 
 
@@ -372,7 +374,7 @@ def test_a_message_that_is_being_received_is_not_discarded(db):
     park(db.connect(), "m", "k", "dead")
     Once(busy).receive(message_id="m")
     with refused("P4029"):
-        db.execute("SELECT once.dead_discard('mailer', 'm', '', 'never')")
+        db.execute("SELECT once.parked_discard('m', 'never', consumer => 'mailer')")
     assert states(db) == {"m": ("dead", 1)}
 
 
@@ -381,38 +383,42 @@ def test_parked_messages_are_listed_and_shown(db):
     park(connection, "m1", "k", "dead")
     park(connection, "m2", "k", "waiting")
     park(connection, "m3", None, "retrying", wait_ms=60_000, consumer="billing", tenant="acme")
-    listed = "SELECT consumer, state, message_id, tenant FROM once.dead_list"
-    assert db.rows(f"{listed}()") == [("mailer", "dead", "m1", "")]
+    listed = "SELECT kind, holder, state, id, tenant FROM once.parked_list"
     everything = [
-        ("billing", "retrying", "m3", "acme"),
-        ("mailer", "dead", "m1", ""),
-        ("mailer", "waiting", "m2", ""),
+        ("message", "mailer", "dead", "m1", ""),
+        ("message", "billing", "retrying", "m3", "acme"),
+        ("message", "mailer", "waiting", "m2", ""),
     ]
-    assert db.rows(f"{listed}(state => NULL)") == everything
-    assert db.rows(f"{listed}(state => NULL, take => 2)") == everything[:2]
-    assert db.rows(f"{listed}('mailer', NULL)") == everything[1:]
-    assert db.rows(f"{listed}('billing', 'dead')") == []
-    with refused("22023"):
-        db.execute(f"{listed}(state => 'pending')")
-    db.execute("SELECT once.dead_retry('mailer', 'm1', '', 'once more')")
-    shown = db.value("SELECT once.dead_show('mailer', 'm1')")
+    assert db.rows(f"{listed}(state => 'dead')") == everything[:1]
+    assert db.rows(f"{listed}()") == db.rows(f"{listed}('message')") == everything
+    assert db.rows(f"{listed}('event')") == []
+    assert db.rows(f"{listed}(take => 2)") == everything[:2]
+    assert db.rows(f"{listed}(consumer => 'mailer')") == [everything[0], everything[2]]
+    assert db.rows(f"{listed}(consumer => 'billing', state => 'dead')") == []
+    assert db.rows(f"{listed}(tenant => 'acme')") == db.rows(f"{listed}(id => 'm3')") == [everything[1]]
+    assert db.rows(f"{listed}(error => 'WHY')") == db.rows(f"{listed}(error => '22000')") == everything
+    assert db.rows(f"{listed}(error => '23505')") == db.rows(f"{listed}(before => now() - interval '1 hour')") == []
+    assert db.rows("SELECT kind, holder, topic, state, items FROM once.parked_summary() ORDER BY holder, state") == [
+        ("message", "billing", "t", "retrying", 1), ("message", "mailer", "t", "dead", 1), ("message", "mailer", "t", "waiting", 1)]
+    db.execute("SELECT once.parked_retry('m1', 'once more', consumer => 'mailer')")
+    shown = db.value("SELECT once.parked_show('m1', 'mailer')")
     assert (shown["payload"], shown["payload_bytes"], shown["key"], shown["state"]) == ("Ym9keQ==", 4, "k", "retrying")
     assert (shown["error"], shown["sqlstate"], shown["topic"]) == ("why", "22000", "t")
     assert [(each["what"], each["reason"]) for each in shown["decisions"]] == [("retry", "once more")]
-    assert db.value("SELECT once.dead_show('mailer', 'm1', 'acme')") is None
+    assert db.value("SELECT once.parked_show('m1', 'mailer', 'acme')") is None
     assert json.dumps(shown)
 
 
 def test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would_be_let_in(db):
     connection = db.connect()
     old = uuid7_days_ago(db, 60)
-    retry = "SELECT once.dead_retry('mailer', %s, '', 'the handler is mended')"
+    retry = "SELECT once.parked_retry(%s, 'the handler is mended', consumer => 'mailer')"
     park(connection, old, state="dead")
     with refused("P4041"):
         db.value(retry, old)
     assert states(db) == {old: ("dead", 1)}
     assert db.value("SELECT count(*) FROM once.parked_decision") == 0
-    assert db.value("SELECT once.dead_discard('mailer', %s, '', 'nobody wants it')", old) is True
+    assert db.value("SELECT once.parked_discard(%s, 'nobody wants it', consumer => 'mailer')", old) is True
     # With another id, and of an open day, it is.
     for message in (f"pgonce:id:{old}", uuid7_days_ago(db, 1)):
         park(connection, message, state="dead")
@@ -471,7 +477,7 @@ def test_a_line_ends_before_a_message_that_another_has_locked_and_whoever_has_it
     operator.rollback()
     assert lines(second) == []
     with refused("55P03"):
-        run(operator, "SELECT once.dead_discard('mailer', 'a3', '', 'while it is applied')")
+        run(operator, "SELECT once.parked_discard('a3', 'while it is applied', consumer => 'mailer')")
     applied(first, "a1")
     first.commit()
     assert lines(second) == ["a2", "a3", "a4", "a5"]

@@ -45,7 +45,7 @@ def pieces(connection, what, **named):
     found, after = [], None
     while True:
         names = "".join(f", {name} => %s" for name in named)
-        found.append(run(connection, f"SELECT * FROM once.dead_{what}_many(after => %s{names})", after, *named.values()))
+        found.append(run(connection, f"SELECT * FROM once.parked_{what}_many(kind => 'message', after => %s{names})", after, *named.values()))
         after = found[-1][0].next
         assert all(row.next == after for row in found[-1]) and len(found) < 1000
         if after is None:
@@ -56,9 +56,9 @@ def counted(rows):
     counts = {}
     for piece in rows:
         for row in piece:
-            if row.messages:
-                place = (row.met_consumer, row.met_topic, row.met_state, row.skipped)
-                counts[place] = counts.get(place, 0) + row.messages
+            if row.items:
+                place = (row.met_holder, row.met_topic, row.met_state, row.skipped)
+                counts[place] = counts.get(place, 0) + row.items
     return counts
 
 
@@ -156,7 +156,7 @@ def test_a_run_that_was_interrupted_has_decided_about_the_first_of_a_key(db, ski
     connection = db.connect()
     for n in range(6):
         park(connection, f"z{9 - n}", "a")
-    run(connection, "SELECT * FROM once.dead_retry_many('fixed', dry_run => false, take => 2)")
+    run(connection, "SELECT * FROM once.parked_retry_many('fixed', 'message', dry_run => false, take => 2)")
     assert [state for state, _ in states(db).values()] == ["retrying", "waiting"] + ["dead"] * 4
     assert lines(connection, 10, skip_dead=skip_dead) == ["z9", "z8"]
     applied(connection, "z9", "z8")
@@ -167,12 +167,12 @@ def test_a_run_that_was_interrupted_has_decided_about_the_first_of_a_key(db, ski
 
 def test_what_is_parked_later_is_not_met(db):
     connection = mixed(db)
-    first = run(connection, "SELECT * FROM once.dead_discard_many('why', dry_run => false, take => 1)")
+    first = run(connection, "SELECT * FROM once.parked_discard_many('why', 'message', dry_run => false, take => 1)")
     park(connection, "late", "zzz")
     park(connection, "late", None, consumer="new")
     rows = first
     while rows[0].next is not None:
-        rows = run(connection, "SELECT * FROM once.dead_discard_many('why', dry_run => false, take => 1, after => %s)", rows[0].next)
+        rows = run(connection, "SELECT * FROM once.parked_discard_many('why', 'message', dry_run => false, take => 1, after => %s)", rows[0].next)
     assert sorted(table(db)) == [("mailer", "", "late"), ("new", "", "late")]
 
 
@@ -190,10 +190,10 @@ def many(db, count, topic="many", analyzed=True):
 
 def test_a_piece_looks_at_ten_thousand_decides_about_a_thousand_and_ends_where_none_fits(db):
     many(db, 25_000)
-    assert [sum(row.messages for row in piece) for piece in pieces(db.connect(), "discard", topic="none")] == [0, 0, 0]
+    assert [sum(row.items for row in piece) for piece in pieces(db.connect(), "discard", topic="none")] == [0, 0, 0]
     found = pieces(db.connect(), "discard", topic="many", take=10_000)
     assert counted(found) == {("mailer", "many", "dead", None): 25_000}
-    assert max(sum(row.messages for row in piece) for piece in found) == 1000
+    assert max(sum(row.items for row in piece) for piece in found) == 1000
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
@@ -205,7 +205,7 @@ def test_many_are_found_one_by_one_whatever_the_planner_has_seen(db, what, analy
     run(connection, "BEGIN")
     before, after = touched(connection), None
     for _ in range(6):
-        after = run(connection, f"SELECT * FROM once.dead_{what}_many('why', dry_run => false, take => 500, after => %s)", after)[0].next
+        after = run(connection, f"SELECT * FROM once.parked_{what}_many('why', 'message', dry_run => false, take => 500, after => %s)", after)[0].next
     scans, rows = (now - then for now, then in zip(touched(connection), before))
     run(connection, "COMMIT")
     assert scans == 0 and rows < 40_000, (scans, rows)
@@ -219,7 +219,7 @@ def test_what_a_consumer_is_trying_is_skipped_and_waited_for_by_nobody(db, what)
         park(connection, message, message[0], "waiting")
     consumer, operator = (db.connect(isolation="READ COMMITTED", lock_timeout="1s") for _ in range(2))
     assert due(consumer) == ["a1", "b1"]
-    rows = run(operator, f"SELECT met_state, skipped, messages, next FROM once.dead_{what}_many('why', dry_run => false)")
+    rows = run(operator, f"SELECT met_state, skipped, items, next FROM once.parked_{what}_many('why', 'message', dry_run => false)")
     assert rows == [("waiting", None, 1, None), ("waiting", "P4029", 2, None)]
     operator.commit()
     assert [row.subject for row in decided(db)] == ["a2"]
@@ -255,38 +255,38 @@ def test_what_no_attempt_may_run_and_what_could_not_be_remembered_is_skipped_and
 
 
 @pytest.mark.parametrize("named", [
-    "state => 'pending'", "take => 0", "take => NULL", "after => 'x'", "dry_run => NULL", "dry_run => false", "reason => ' ', dry_run => false",
-    "tenant => 'acme', after => '0:0:9:0:mailer'", "consumer => 'billing', after => '0:0:9:0:mailer'"])  # fmt: skip
+    "state => 'pending'", "state => 'delayed'", "relay => 'r'", "take => 0", "take => NULL", "after => 'x'", "dry_run => NULL", "dry_run => false", "reason => ' ', dry_run => false",
+    "tenant => 'acme', after => 'message:0:0:9:0:mailer'", "consumer => 'billing', after => 'message:0:0:9:0:mailer'"])  # fmt: skip
 @pytest.mark.parametrize("what", ["retry", "discard"])
 def test_what_makes_no_sense_is_refused(db, what, named):
     mixed(db)
     before = table(db)
     with refused("22023"):
-        db.execute(f"SELECT once.dead_{what}_many({named})")
+        db.execute(f"SELECT once.parked_{what}_many(kind => 'message', {named})")
     assert table(db) == before
 
 
 def test_a_consumer_without_a_name_is_refused(db):
     for what in ("retry", "discard"):
         with refused("P4000"):
-            db.execute(f"SELECT once.dead_{what}_many(consumer => '')")
+            db.execute(f"SELECT once.parked_{what}_many(consumer => '')")
 
 
 def test_a_bound_role_decides_about_its_own_tenant_alone_whatever_it_says_it_had_before(db):
     make_logins(db)
     mixed(db)
-    db.execute("GRANT EXECUTE ON FUNCTION once.dead_discard_many TO bound")
+    db.execute("GRANT EXECUTE ON FUNCTION once.parked_discard_many TO bound")
     mine = db.value("SELECT tenant FROM once.binding WHERE role_name = 'bound' LIMIT 1")
     park(db.connect(), "mine", tenant=mine)
     connection = db.connect("bound")
     for named in ("", "tenant => '', ", "tenant => 'theirs', "):
         with refused("P4003"):
-            run(connection, f"SELECT once.dead_discard_many('why', {named}dry_run => false)")
+            run(connection, f"SELECT once.parked_discard_many('why', 'message', {named}dry_run => false)")
     with refused("22023"):
-        run(connection, "SELECT once.dead_discard_many('why', tenant => %s, dry_run => false, after => '0:0:99:0:mailer')", mine)
-    run(connection, "SELECT once.dead_discard_many('why', tenant => %s, dry_run => false)", mine)
+        run(connection, "SELECT once.parked_discard_many('why', 'message', tenant => %s, dry_run => false, after => 'message:0:0:99:0:mailer')", mine)
+    run(connection, "SELECT once.parked_discard_many('why', 'message', tenant => %s, dry_run => false)", mine)
     assert set(table(db)) == ALL
 
 
 def test_where_nothing_is_parked_there_is_nothing_to_decide(db):
-    assert [list(map(tuple, piece)) for piece in pieces(db.connect(), "retry")] == [[(None, None, None, None, 0, None)]]
+    assert [list(map(tuple, piece)) for piece in pieces(db.connect(), "retry")] == [[("message", None, None, None, None, 0, None)]]

@@ -629,4 +629,4 @@ def test_an_ordinary_login_with_once_relay_can_do_all_of_it(db):
     relay.park(parking(fetched))
     assert len(relay.due()) == 1
     assert run(relay.connection, "SELECT once_job.relay_parked('r'), once.add_days()") == [(1, 0)]
-    assert code_of(lambda: run(relay.connection, "SELECT once.outbox_discard(%s, 'r', 'why')", event)) == "42501"
+    assert code_of(lambda: run(relay.connection, "SELECT once.parked_discard(%s::text, 'why', 'r')", event)) == "42501"

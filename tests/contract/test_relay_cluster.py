@@ -66,7 +66,7 @@ def test_a_relay_stays_its_databases_own_whoever_writes_its_row_within_savepoint
         elif change == "adopt":
             run(connection, "SELECT once.relay_adopt('r', 'why', true)")
         else:
-            run(connection, "SELECT once.outbox_retry(%s, 'r', 'why')", event)
+            run(connection, "SELECT once.parked_retry(%s::text, 'why', 'r')", event)
     run(connection, "COMMIT")
     run(connection, "SELECT pg_advisory_unlock_all()")
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
@@ -82,7 +82,7 @@ def test_what_operators_do_does_not_make_another_clusters_relay_our_own(db):
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
     become_another_cluster(db)
     for _ in range(2):
-        db.execute("SELECT once.outbox_retry(%s, 'r', 'why')", event)
+        db.execute("SELECT once.parked_retry(%s::text, 'why', 'r')", event)
         with refused("P4080"):
             Relay(db.connect())
 
@@ -109,7 +109,7 @@ def test_an_adopted_relay_goes_on_with_what_commits_from_now_on(db):
     assert listed(relay) == [new]
     # No event of old turns up when this cluster has counted so far.
     assert db.value("SELECT count(*) FROM once.outbox WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())") == 0
-    db.execute("SELECT once.outbox_replay('r', now() - interval '1 day', NULL, 'restored')")
+    db.execute("SELECT once.parked_replay('r', now() - interval '1 day', NULL, 'restored')")
     assert {event.event_id for event in relay.due()} == {done, waiting, new}
 
 

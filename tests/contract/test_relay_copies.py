@@ -83,7 +83,7 @@ def test_a_dump_that_is_restored_into_a_clone_of_its_cluster_is_refused(source, 
         new = emit(restored.connect())
         relay = Relay(restored.connect())
         assert listed(relay) == [new]
-        restored.execute("SELECT once.outbox_replay('r', now() - interval '1 day', NULL, 'restored')")
+        restored.execute("SELECT once.parked_replay('r', now() - interval '1 day', NULL, 'restored')")
         assert {event.event_id for event in relay.due()} == {done, published, waiting, new}
 
 

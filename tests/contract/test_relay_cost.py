@@ -166,7 +166,7 @@ def test_what_stood_behind_a_dead_event_is_due_when_somebody_has_decided(db, wha
         run(relay.connection, "SELECT pg_advisory_unlock_all()")  # its settings have changed, so it begins anew
         assert len(Relay(db.connect()).due(10 * AGGREGATES, skip_dead=True)) == AGGREGATES
         return
-    db.execute(f"SELECT once.outbox_{what}(%s, 'r', 'why')", dead.event_id)
+    db.execute(f"SELECT once.parked_{what}(%s::text, 'why', 'r')", dead.event_id)
     due = relay.due()
     assert {event.aggregate_id for event in due} == {dead.aggregate_id} and len(due) == (2 if what == "retry" else 1)
 

@@ -17,8 +17,8 @@ from .logins import LOGINS, make_logins
 SHOWN = set("""
     start finish try_start finish_new claim complete fail renew release claim_many complete_many fail_many renew_many peek_many peek story find errors
     contract_version key_of_header request_fingerprint fingerprint salt receive receive_many consumer_ids consumer_report emit emit_bytes emit_later
-    cancel_event outbox_summary outbox_untaken outbox_delayed outbox_list outbox_event outbox_retry outbox_discard outbox_retry_many outbox_discard_many
-    outbox_replay add_capture capture_list dead_list dead_show dead_retry dead_discard dead_retry_many dead_discard_many try_lock lock keep keeper_status
+    cancel_event outbox_summary outbox_untaken outbox_delayed parked_summary parked_list parked_show parked_retry parked_discard parked_retry_many
+    parked_discard_many parked_replay add_capture capture_list try_lock lock keep keeper_status
     keeper_lease recover retention_held set_keeping counts count_cached metrics top verify resolve resolve_many set_scope bind unbind any_tenant add_days
     retire_day retire_outbox relay_adopt drop_relay
     """.split())

@@ -138,6 +138,15 @@ def shadow_path(connection):
 # attacker for it.
 ATTACKED = {
     **{name: [text.replace("%(tenant)s", "''")] for name, text in TENANT_CALLS.items()},
+    "parked_show": ["once.parked_show('k', 's')", "once.parked_show(once.emit('t', '{}')::text)"],
+    "parked_retry": ["once.parked_retry('k', 'why', consumer => 's')", "once.parked_retry(pg_catalog.gen_random_uuid()::text, 'why')"],
+    "parked_discard": ["once.parked_discard('k', 'why', consumer => 's')", "once.parked_discard(pg_catalog.gen_random_uuid()::text, 'why', 'r')"],
+    **{
+        f"parked_{what}_many": [
+            f"once.parked_{what}_many()", f"once.parked_{what}_many('why', 'message', dry_run => false)", f"once.parked_{what}_many('why', state => 'delayed')",
+            f"once.parked_{what}_many('why', 'event', 'r', NULL, '', 't', 'e', 'e', 'dead', pg_catalog.now(), false)"]
+        for what in ("retry", "discard")
+    },
     "finish": [
         f"once.start('s', {key}, %(print)s) AS started,"
         f" LATERAL once.finish('s', {key}, %(print)s, response_text => {body}, result_id => started.fence::pg_catalog.text)"
@@ -203,7 +212,10 @@ ATTACKED = {
     ],
     "relay_due": ["once_job.relay_due('r', 10)"],
     "relay_parked": ["once_job.relay_parked('r', 10)", "once_job.relay_parked('r', 10, true)"],
-    "outbox_list": ["once.outbox_list()", "once.outbox_list('r', 't', 'waiting', 5)"],
+    "parked_list": ["once.parked_list()", "once.parked_list(relay => 'r', topic => 't', event_type => 'e', error => 'e', state => 'waiting', take => 5)",
+                    "once.parked_list('message', consumer => 's', event_type => 'e', before => pg_catalog.now())", "once.parked_list(state => 'delayed')",
+                    "once.parked_list(state => 'pending', id => 'x')"],
+    "parked_summary": ["once.parked_summary()"],
     "outbox_summary": ["once.outbox_summary()"],
     "relay_release": ["once_job.relay_release(10)"],
     "outbox_untaken": ["once.outbox_untaken()"],
@@ -214,18 +226,12 @@ ATTACKED = {
         "once.emit_later('2000-01-01', 't', '{}', scope => 's', key => 'past')",
     ],
     "cancel_event": ["once.cancel_event(pg_catalog.gen_random_uuid())"],
-    "outbox_event": ["once.outbox_event(pg_catalog.gen_random_uuid())", "once.outbox_event(once.emit('t', '{}'))"],
-    "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
-    "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
-    "outbox_retry_many": ["once.outbox_retry_many()", "once.outbox_retry_many('why', 'r', 't', 'dead', pg_catalog.now(), false)"],
-    "outbox_discard_many": ["once.outbox_discard_many()", "once.outbox_discard_many('why', 'r', 't', 'dead', pg_catalog.now(), false)"],
-    "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')", "once.outbox_replay('r', '2000-01-01', NULL, 'why', false)"],
+    "parked_replay": ["once.parked_replay('r', pg_catalog.now(), 't', 'why')", "once.parked_replay('r', '2000-01-01', NULL, 'why', false)"],
     "relay_adopt": ["once.relay_adopt('r', 'why', false)"],
     "add_capture": ["once.add_capture('s')"],
     "capture_list": ["once.capture_list()"],
     "drop_relay": ["once.drop_relay('r', 'why')"],
     "retire_outbox": ["once.retire_outbox(19000)", "once.retire_outbox(99999)"],
-    "dead_list": ["once.dead_list()", "once.dead_list('s', NULL, 5)"],
     "keep_take": ["once_job.keep_take('k')"],
     "keep_step": [
         f"once_job.keep_step('k', '{step}')"

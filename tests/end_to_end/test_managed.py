@@ -87,7 +87,7 @@ def test_the_contract_and_every_command_work_for_a_plain_owner(db, pgonce, tmp_p
     assert len(relay.delivered()) == 1
     assert run(connection, "SELECT count(*) > 20 AS many FROM once.metrics()") == [(True,)]
     for words in (["show", "--scope", "orders", "--key", "a"], ["find", "--since", "1h"], ["stuck"], ["in-doubt"], ["top", "--json"],
-                  ["outbox", "list"], ["dead", "list"], ["recover"], ["init"]):  # fmt: skip
+                  ["parked", "list"], ["parked", "list", "--state", "pending"], ["recover"], ["init"]):  # fmt: skip
         done = pgonce(*words)
         assert done.returncode == 0 and b"permission denied" not in done.stderr, (words, done)
 

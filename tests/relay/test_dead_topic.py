@@ -167,7 +167,7 @@ def test_what_an_operator_decides_while_a_copy_is_on_its_way_holds(db, tmp_path,
     (event,) = emit(db.connect(), 1)
     with Relay(tmp_path, db.dsn(), **options(endpoint, graveyard, timeout="60s")) as relay:
         graveyard.wait(1)
-        assert db.value(f"SELECT once.outbox_{decision}(%s::uuid, 'r', 'a test')", event)
+        assert db.value(f"SELECT once.parked_{decision}(%s::text, 'a test', 'r')", event)
         endpoint.mended = True
         graveyard.release()
         relay.until_true(lambda: parked(db) == [], "the decision to hold")
@@ -181,7 +181,7 @@ def test_a_dead_event_is_retried_and_discarded_as_ever(db, tmp_path, endpoint, g
     with Relay(tmp_path, db.dsn(), **options(endpoint, graveyard)) as relay:
         died(relay, db)
         endpoint.mended = ends == "delivered"
-        assert db.value(f"SELECT once.outbox_{'discard' if ends == 'discarded' else 'retry'}(%s::uuid, 'r', 'a test')", event)
+        assert db.value(f"SELECT once.parked_{'discard' if ends == 'discarded' else 'retry'}(%s::text, 'a test', 'r')", event)
         if ends == "dead":
             relay.until("dead", 2)
             died(relay, db)
@@ -249,7 +249,7 @@ def test_nats_has_each_death_once_and_what_is_too_large_for_it_without_its_paylo
             assert relay.log("unavailable") == []
             nats.add_stream("DEAD", "dead.>")
             died(relay, db)
-            assert db.value("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", ids[0])
+            assert db.value("SELECT once.parked_retry(%s::text, 'a test', 'r')", ids[0])
             relay.until("dead", 2)
             died(relay, db)
             assert relay.stop() == 0
@@ -355,7 +355,7 @@ def test_sns_has_each_death_in_a_topic_of_its_own(db, tmp_path, topics):
     with Relay(tmp_path, db.dsn(), sink="sns", url=topics.door.url, route=[f"lost -> {TOPIC}-lost", f"* -> {TOPIC}"], dead_topic=FIFO, attempts=2,
                retry_first="10ms", retry_most="50ms") as relay:
         died(relay, db)
-        assert db.value("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", event)
+        assert db.value("SELECT once.parked_retry(%s::text, 'a test', 'r')", event)
         relay.until("dead", 2)
         died(relay, db)
         assert relay.stop() == 0

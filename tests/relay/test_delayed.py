@@ -46,7 +46,7 @@ def test_a_delayed_event_arrives_when_it_is_due_and_holds_back_nothing(db, tmp_p
         released = db.value("SELECT extract(epoch FROM created_at) FROM once.outbox WHERE topic = 'reminder'")
         # Asked for when the wait is over and not just now and then: a look a second would be 0.5 s late in the mean.
         assert messages[1]["at"] <= released < messages[1]["at"] + 0.4
-        db.execute("SELECT once.outbox_retry(%s, NULL, 'why')", never[0])
+        db.execute("SELECT once.parked_retry(%s::text, 'why')", never[0])
         relay.until_true(lambda: len(arrived(nats)) == 3, "the event that an operator has released")
         assert relay.stop() == 0
 

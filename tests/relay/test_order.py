@@ -162,12 +162,12 @@ def test_a_dead_event_blocks_until_an_operator_decides(db, tmp_path, endpoint):
         relay.until_true(lambda: [row.state for row in parked(db)] == ["dead"] + ["waiting"] * 5, "the others to wait")
         assert [request.json["n"] for request in endpoint.seen()] == [0, 0, 0]
         # Discarded: the rest goes on, up to the next that dies.
-        assert db.value("SELECT once.outbox_discard(%s::uuid, 'r', 'a test')", ids[0])
+        assert db.value("SELECT once.parked_discard(%s::text, 'a test', 'r')", ids[0])
         relay.until("dead", 2)
         assert [request.json["n"] for request in endpoint.seen()] == [0, 0, 0, 1, 2, 3, 3, 3]
         # Mended and retried: it and the rest arrive, in order.
         endpoint.bad = set()
-        assert db.value("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", ids[3])
+        assert db.value("SELECT once.parked_retry(%s::text, 'a test', 'r')", ids[3])
         settled(relay, db)
         assert relay.stop() == 0
     assert [request.json["n"] for request in endpoint.seen()] == [0, 0, 0, 1, 2, 3, 3, 3, 3, 4, 5]
@@ -182,7 +182,7 @@ def test_a_retry_that_comes_before_the_last_attempts_failure_is_stored_is_not_lo
         relay.until_true(lambda: [row.state for row in parked(db)] == ["retrying", "waiting"], "the first failure to be stored")
         with operator.cursor() as cursor:
             cursor.execute("BEGIN")
-            cursor.execute("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", (ids[0],))
+            cursor.execute("SELECT once.parked_retry(%s::text, 'a test', 'r')", (ids[0],))
             assert relay.until("dead")["attempts"] == "2"  # by its own count, which it cannot store yet
             cursor.execute("COMMIT")
         settled(relay, db)
@@ -224,8 +224,8 @@ def test_hundreds_that_are_retried_at_once_beside_the_running_relay_arrive_in_or
         counted, after = 0, ""
         while after is not None:
             emit(db.connect(), 10, first=400 + counted, aggregate="'new'")
-            rows = db.rows("SELECT * FROM once.outbox_retry_many('a test', state => 'dead', dry_run => false, take => 50, after => nullif(%s, ''))", after)
-            counted, after = counted + sum(row.events for row in rows), rows[0].next
+            rows = db.rows("SELECT * FROM once.parked_retry_many('a test', state => 'dead', dry_run => false, take => 50, after => nullif(%s, ''))", after)
+            counted, after = counted + sum(row.items for row in rows), rows[0].next
         settled(relay, db)
         assert relay.stop() == 0
     assert counted == dead
@@ -246,7 +246,7 @@ def test_an_event_that_is_discarded_while_it_is_in_flight_stays_discarded(db, tm
     ids = emit(db.connect(), 2, aggregate="'a'")
     with Relay(tmp_path, db.dsn(), **webhook(endpoint, retry_first="10ms")) as relay:
         endpoint.wait(2)
-        assert db.value("SELECT once.outbox_discard(%s::uuid, 'r', 'a test')", ids[0])
+        assert db.value("SELECT once.parked_discard(%s::text, 'a test', 'r')", ids[0])
         endpoint.release(Answer(status=500))
         settled(relay, db)
         assert relay.stop() == 0
@@ -282,7 +282,7 @@ def test_a_replay_delivers_again_in_order(db, tmp_path, endpoint):
         endpoint.wait(10)
         settled(relay, db)
         endpoint.clear()
-        assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'a test')") == 10
+        assert db.value("SELECT once.parked_replay('r', now() - interval '1 hour', NULL, 'a test')") == 10
         endpoint.wait(10)
         settled(relay, db)
         assert relay.stop() == 0
@@ -335,7 +335,7 @@ def test_no_event_is_both_parked_and_to_be_read_again(db, tmp_path, endpoint):
         emit(db.connect(), 10, first=10, aggregate="i::text")
         endpoint.wait(11)
         endpoint.script = lambda request: None
-        assert db.value("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", ids[0])
+        assert db.value("SELECT once.parked_retry(%s::text, 'a test', 'r')", ids[0])
         relay.until_true(lambda: ids[0] not in {str(row.event_id) for row in parked(db)}, "the parked one to be settled")
         relay.kill()
     endpoint.clear()

@@ -112,7 +112,7 @@ def test_a_parked_event_that_a_route_now_leaves_out_frees_those_behind_it(db, tm
     emit(db.connect(), 2, topic="sent", aggregate="'a'", first=1)
     relay = Relay(tmp_path, db.dsn(), **webhook(endpoint, attempts=1))
     assert relay.once() != 0 and [row.state for row in parked(db)] == ["dead", "waiting", "waiting"]
-    assert db.value("SELECT once.outbox_retry(event_id, 'r', 'a test') FROM once.parked_event WHERE state = 'dead'")
+    assert db.value("SELECT once.parked_retry(event_id::text, 'a test', 'r') FROM once.parked_event WHERE state = 'dead'")
     endpoint.script = always(Answer())
     endpoint.clear()
     options = webhook(endpoint, route=["left -> /dev/null", f"* -> {endpoint.url}"])
@@ -455,8 +455,8 @@ def test_once_fails_where_events_are_left_parked(db, tmp_path, state):
     db.execute("INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, next_at, parked_at, updated_at) SELECT 'r', id, xid, day,"
                " event_id, topic, tenant, %s, now() + interval '1 hour', now(), now() FROM once.outbox LIMIT 1", state)
     assert relay.once() == 1
-    assert "[relay r] 1 events are not delivered but parked: pgonce outbox list" in relay.err.read_text()
-    db.execute("SELECT once.outbox_discard(event_id, 'r', 'the test is over') FROM once.parked_event")
+    assert "[relay r] 1 events are not delivered but parked: pgonce parked list" in relay.err.read_text()
+    db.execute("SELECT once.parked_discard(event_id::text, 'the test is over', 'r') FROM once.parked_event")
     assert relay.once() == 0
 
 

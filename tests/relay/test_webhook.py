@@ -303,8 +303,8 @@ def test_an_event_goes_from_emit_to_a_signed_call_at_the_url_of_its_topic(db, tm
 
 
 def test_an_operator_sees_a_dead_event_and_has_it_tried_again(db, tmp_path, hook):
-    def outbox(*words):
-        return subprocess.run([PROGRAM, "outbox", "--dsn", db.dsn(), *words], capture_output=True, text=True, env=clean_environment(), check=True,
+    def parked(*words):
+        return subprocess.run([PROGRAM, "parked", "--dsn", db.dsn(), *words], capture_output=True, text=True, env=clean_environment(), check=True,
                               stdin=subprocess.DEVNULL, timeout=60).stdout
 
     first, second = emit(db.connect(), 2, aggregate="'7'")
@@ -312,12 +312,12 @@ def test_an_operator_sees_a_dead_event_and_has_it_tried_again(db, tmp_path, hook
     hook.script = lambda request: Answer(422, body=b"no such customer") if refused and refused.pop() == request.event_id else Answer()
     relay = Relay(tmp_path, db.dsn(), **webhook(hook, attempts=2, retry_first="1ms"))
     with relay:
-        relay.until_true(lambda: " dead " in outbox("list"), "a dead event")
-        listed = outbox("list")
+        relay.until_true(lambda: " dead " in parked("list"), "a dead event")
+        listed = parked("list")
         assert first in listed and "2 attempts: HTTP 422: no such customer" in listed and second in listed
-        outbox("retry", first, "--reason", "the customer is there now")
+        parked("retry", first, "--reason", "the customer is there now")
         hook.wait(4)
-        relay.until_true(lambda: "no event is parked" in outbox("list"), "the end of it")
+        relay.until_true(lambda: "nothing is parked" in parked("list"), "the end of it")
     assert hook.event_ids() == [first, first, first, second]
 
 
@@ -330,7 +330,7 @@ def test_an_event_that_is_refused_for_good_is_dead_at_once_and_an_operator_may_h
         assert {line["event_id"]: line["attempts"] for line in relay.log("dead")} == {first: "1", other: "3"}
         relay.until_true(lambda: {row.state for row in db.rows("SELECT state FROM once.parked_event WHERE aggregate_id = '8'")} == {"dead"}, "its row")
         hook.script = always(Answer())
-        assert db.value("SELECT once.outbox_retry(%s, 'r', 'it is there again')", first)
+        assert db.value("SELECT once.parked_retry(%s::text, 'it is there again', 'r')", first)
         hook.wait(6)
     assert sorted(hook.event_ids()) == sorted([first, first, second, other, other, other])
 

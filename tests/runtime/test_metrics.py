@@ -164,7 +164,7 @@ def test_a_relay_tells_that_it_has_parked_as_much_as_it_may(tmp_path, db, endpoi
         emit(db.connect(), 10)
         wait_until(lambda: figure(scrape(address), "pgonce_relay_full", relay="r") == 1, "it to be full")
         assert relay.log("parked_max")
-        db.execute("SELECT once.outbox_discard_many('a test', dry_run => false)")
+        db.execute("SELECT once.parked_discard_many('a test', dry_run => false)")
         endpoint.script = lambda _: None
         wait_until(lambda: figure(scrape(address), "pgonce_relay_full", relay="r") == 0, "it to read again")
 
@@ -208,7 +208,7 @@ def test_a_consumer_tells_that_it_has_parked_as_much_as_it_may(tmp_path, db):
         assert metric("full") == 0
         poison(nats, 1)
         wait_until(lambda: metric("full") == 1, "it to be full")
-        db.execute("SELECT once.dead_discard('stock', 'id-1', '', 'a test')")
+        db.execute("SELECT once.parked_discard('id-1', 'a test', consumer => 'stock')")
         wait_until(lambda: metric("full") == 0, "it to read again")
 
 

@@ -184,9 +184,9 @@ def test_nobody_but_an_administrator_can_name_code_that_runs_as_the_owner_decide
             "once.resolve('s', 'k', 'succeeded', 'why')",
             "once.resolve_many('s', 'succeeded', 'why')",
             "once.set_keeping(horizon_days => 1)",
-            "once.outbox_discard(gen_random_uuid(), 'r', 'why')",
-            "once.outbox_discard_many()",
-            "once.dead_discard_many()",
+            "once.parked_discard(gen_random_uuid()::text, 'why', 'r')",
+            "once.parked_discard_many()",
+            "once.parked_discard_many()",
             "once.drop_relay('r', 'why')",
         ):
             assert (code_of(lambda: run(connection, f"SELECT {call}")) == "42501") == (role != "once_admin"), (login, call)

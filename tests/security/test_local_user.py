@@ -95,7 +95,7 @@ def test_no_command_lets_stored_text_move_the_cursor_or_forge_a_line(db, tmp_pat
     intent = ("--scope", name["scope"], "--tenant", name["tenant"], "--key")
     shown = 0
     for words in (
-        *(("find",), ("stuck",), ("in-doubt",), ("doctor",), ("top",), ("outbox", "list"), ("dead", "list")),
+        *(("find",), ("stuck",), ("in-doubt",), ("doctor",), ("top",), ("parked", "list")),
         *(("recover", "--dry-run"), ("show", *intent, "doubtful"), ("resolve", *intent, "doubtful")),
     ):
         said = Command(db.dsn(), tmp_path)(*words)

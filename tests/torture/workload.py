@@ -592,7 +592,7 @@ class Workload:
     def deliver_again(self):
         try:
             with psycopg2.connect(self.system.direct_dsn()) as connection, connection.cursor() as cursor:
-                cursor.execute("SELECT once.outbox_replay('torture', clock_timestamp() - interval '20 seconds', NULL, 'torture: once more')")
+                cursor.execute("SELECT once.parked_replay('torture', clock_timestamp() - interval '20 seconds', NULL, 'torture: once more')")
             connection.close()
         except psycopg2.Error as error:
             self.problems.append(f"outbox_replay: {error}")
