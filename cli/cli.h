@@ -58,9 +58,9 @@ typedef enum option_id {
 	OPTION_DIR,
 	OPTION_DETACH,
 	OPTION_STOP,
-	OPTION_STATUS_OF_SERVER,
+	OPTION_CHECK,
 	OPTION_LEASE,
-	OPTION_TTL,
+	OPTION_RETENTION,
 	OPTION_RETRY_FAILED,
 	OPTION_ON_STALE,
 	OPTION_INPUT,
@@ -73,13 +73,12 @@ typedef enum option_id {
 	OPTION_STATUS,
 	OPTION_BODY,
 	OPTION_HEADERS,
-	OPTION_RESOLVED_RESULT,
-	OPTION_ERROR,
-	OPTION_DOUBT_UNTIL,
+	OPTION_RESULT,
+	OPTION_ERROR_CODE,
+	OPTION_UNTIL,
 	OPTION_DRY_RUN,
 	OPTION_LISTEN,
 	OPTION_UPSTREAM,
-	OPTION_GATEWAY_SCOPE,
 	OPTION_REQUIRED,
 	OPTION_TENANT_FROM,
 	OPTION_ON_5XX,
@@ -87,48 +86,33 @@ typedef enum option_id {
 	OPTION_PRINT_CONFIG,
 	OPTION_NGINX,
 	OPTION_MODULE,
-	OPTION_GATEWAY_DIR,
 	OPTION_CONFIG,
 	OPTION_CHECK_CONFIG,
 	OPTION_ONCE,
-	OPTION_LOG_BATCHES,
 	OPTION_METRICS,
-	OPTION_ONE_ROUND,
 	OPTION_INTERVAL,
 	OPTION_KEEPER_NAME,
 	OPTION_KIND,
 	OPTION_RELAY,
 	OPTION_CONSUMER,
 	OPTION_TOPIC,
-	OPTION_FROM,
+	OPTION_SINCE,
 	OPTION_FORCE,
 	OPTION_STATE,
-	OPTION_PARKED_TYPE,
-	OPTION_PARKED_ERROR,
-	OPTION_OLDER_THAN,
+	OPTION_TYPE,
+	OPTION_ERROR,
 	OPTION_YES,
-	OPTION_DRY_RUN_MANY,
 	OPTION_TAKE,
-	OPTION_PARKED_REASON,
-	OPTION_PARKED_TENANT,
-	OPTION_FIND_TENANT,
-	OPTION_FIND_SCOPE,
-	OPTION_INTENT_STATE,
-	OPTION_RESULT,
 	OPTION_RESULT_ID,
 	OPTION_EVENT,
 	OPTION_TRACE,
 	OPTION_OWNER,
-	OPTION_SINCE,
-	OPTION_UNTIL,
 	OPTION_LONGER_THAN,
 	OPTION_RECOVER_IN_DOUBT,
-	OPTION_RECOVER_DRY_RUN,
 	OPTION_RATE,
-	OPTION_PLAN_RETENTION,
-	OPTION_PLAN_BODY,
-	OPTION_PLAN_HEADERS,
-	OPTION_PLAN_KEY,
+	OPTION_BODY_BYTES,
+	OPTION_HEADER_BYTES,
+	OPTION_KEY_FORM,
 	OPTION_SCOPE_BYTES,
 	OPTION_TENANT_BYTES,
 	OPTION_EVENTS_PER_INTENT,
@@ -156,8 +140,8 @@ typedef struct cli_option {
 	char letter;      /* 0: no short form */
 	option_kind kind;
 	const char *argument; /* how help calls the value; NULL for a flag */
-	const char *choices;
-	int64_t minimum; /* of numbers, durations (ms) and bytes */
+	const char *choices;  /* of --state: the command's own */
+	int64_t minimum;      /* of numbers, durations (ms) and bytes */
 	int64_t maximum;
 	const char *help;
 } cli_option;
@@ -186,6 +170,7 @@ typedef struct cli_command {
 	const char *const *about;
 	const option_use *uses;
 	int use_count;
+	const char *states;       /* what --state may be, separated by '|'; NULL: no such option */
 	const char *unknown_hint; /* where to write what has no option; NULL: pgonce help NAME */
 	operand_rule operands;
 	const int *exits;                             /* codes besides 0, 1 and 2; ends with 0 */
@@ -219,6 +204,10 @@ once_intent cli_intent(const cli_invocation *invocation);
 /* TYPE:ID of an option that is given. CLI_OK, with *type (free it) and *result, which points into
  * the option, or CLI_USAGE after saying what is wrong. */
 int cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type, const char **result);
+
+/* option_table.c */
+/* What a KIND_CHOICE may be with this command; NULL of other kinds. */
+const char *cli_choices(const cli_command *command, option_id id);
 
 /* report.c: messages for people go to stderr, one line each; with
  * --json they are one JSON object each. */

@@ -66,7 +66,7 @@ ABOUT(dev_about,
       "Started by root, it runs as user postgres, else nobody. Where that user cannot reach DIR, the data lives in "
       "/var/tmp, with a link from DIR.",
       "  pgonce dev", "  pgonce dev --detach", "  pgonce dev --stop");
-USES(dev_uses, {OPTION_DIR, false}, {OPTION_DETACH, false}, {OPTION_STOP, false}, {OPTION_STATUS_OF_SERVER, false},
+USES(dev_uses, {OPTION_DIR, false}, {OPTION_DETACH, false}, {OPTION_STOP, false}, {OPTION_CHECK, false},
      {OPTION_JSON, false});
 EXITS(dev_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
@@ -100,7 +100,7 @@ ABOUT(run_about,
       "  pgonce run --scope invoices --key 2026-01 -- ./send-invoices 2026-01",
       "  pgonce run --scope import --key file-17 --input file-17.csv --lease 5m -- ./import");
 USES(run_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_LEASE, false},
-     {OPTION_TTL, false}, {OPTION_RETRY_FAILED, false}, {OPTION_ON_STALE, false}, {OPTION_INPUT, false},
+     {OPTION_RETENTION, false}, {OPTION_RETRY_FAILED, false}, {OPTION_ON_STALE, false}, {OPTION_INPUT, false},
      {OPTION_OUTPUT_MAX, false}, {OPTION_TRACEPARENT, false}, {OPTION_VERBOSE, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
 EXITS(run_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_ACTIVE, CLI_IN_DOUBT, CLI_MISMATCH, CLI_EXPIRED,
@@ -127,8 +127,8 @@ ABOUT(find_about,
       "  pgonce find --result charge:ch_17", "  pgonce find --scope payments --tenant acme --since 2h",
       "  pgonce find --trace 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
 USES(find_uses, {OPTION_RESULT, false}, {OPTION_RESULT_ID, false}, {OPTION_EVENT, false}, {OPTION_TRACE, false},
-     {OPTION_FIND_TENANT, false}, {OPTION_FIND_SCOPE, false}, {OPTION_INTENT_STATE, false}, {OPTION_OWNER, false},
-     {OPTION_SINCE, false}, {OPTION_UNTIL, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_TENANT, false}, {OPTION_SCOPE, false}, {OPTION_STATE, false}, {OPTION_OWNER, false}, {OPTION_SINCE, false},
+     {OPTION_UNTIL, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(find_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(stuck_about,
@@ -136,15 +136,15 @@ ABOUT(stuck_about,
       "unusually long, and intents that were retried often. It counts parked events and messages. Each comes with what "
       "to type next. Changes nothing.",
       "  pgonce stuck", "  pgonce stuck --scope payments --longer-than 1m");
-USES(stuck_uses, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false}, {OPTION_LONGER_THAN, false},
-     {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+USES(stuck_uses, {OPTION_SCOPE, false}, {OPTION_TENANT, false}, {OPTION_LONGER_THAN, false}, {OPTION_TAKE, false},
+     {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(stuck_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(in_doubt_about,
       "Lists the intents with unknown outcome, oldest first, with what to type next. Nothing of them runs until they "
       "are decided. Changes nothing.",
       "  pgonce in-doubt");
-USES(in_doubt_uses, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
+USES(in_doubt_uses, {OPTION_SCOPE, false}, {OPTION_TENANT, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
 EXITS(in_doubt_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
@@ -155,7 +155,7 @@ ABOUT(resolve_about,
       "It does not guess. Without --as it tells the story, asks the scope's verify function if there is one, says "
       "which decision fits, and changes nothing (2). With --dry-run it shows the intent before and after, and what "
       "would follow. At a terminal it asks for a missing reason.",
-      "After an outage, --all decides all intents of the scope that are in doubt, narrowed by --tenant, --error, "
+      "After an outage, --all decides all intents of the scope that are in doubt, narrowed by --tenant, --error-code, "
       "--since and --until. With --dry-run it counts them and changes nothing. Each transaction is short, and decides "
       "a few. An intent that somebody else decides, or that is just being reported, is skipped and counted; the exit "
       "code is then 12. If it was interrupted, or skipped some, start it again.",
@@ -165,9 +165,9 @@ ABOUT(resolve_about,
       "  pgonce resolve --scope payments --all --since '2026-01-31 12:00+00' --until '2026-01-31 12:20+00' \\\n"
       "      --as failed_retryable --reason 'the provider was down and took nothing' --dry-run");
 USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, false}, {OPTION_ALL, false}, {OPTION_TENANT, false},
-     {OPTION_ERROR, false}, {OPTION_SINCE, false}, {OPTION_DOUBT_UNTIL, false}, {OPTION_AS, false},
+     {OPTION_ERROR_CODE, false}, {OPTION_SINCE, false}, {OPTION_UNTIL, false}, {OPTION_AS, false},
      {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_HEADERS, false},
-     {OPTION_RESOLVED_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(recover_about,
@@ -181,8 +181,8 @@ ABOUT(recover_about,
       "function for ever.",
       "Exits with 12 if it left an intent in doubt: pgonce in-doubt lists what to decide.",
       "  pgonce recover --dry-run", "  pgonce recover --scope payments", "  pgonce recover --in-doubt");
-USES(recover_uses, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false},
-     {OPTION_RECOVER_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+USES(recover_uses, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_SCOPE, false}, {OPTION_TENANT, false},
+     {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(
@@ -213,10 +213,10 @@ ABOUT(plan_about,
       "Estimates what a rate of intents needs: rows and bytes per day and in all, WAL, the index that should stay in "
       "memory, partitions, and what a longer retention costs. The estimate comes from PostgreSQL's page layout, and a "
       "test holds it to within 15% of measured tables. It connects to nothing.",
-      "  pgonce plan --rate 10000 --retention 7d --body 2kB",
-      "  pgonce plan --rate 500 --retention 30d --body 600 --headers 120 --key uuidv4 --leased");
-USES(plan_uses, {OPTION_RATE, true}, {OPTION_PLAN_RETENTION, false}, {OPTION_PLAN_BODY, false},
-     {OPTION_PLAN_HEADERS, false}, {OPTION_PLAN_KEY, false}, {OPTION_SCOPE_BYTES, false}, {OPTION_TENANT_BYTES, false},
+      "  pgonce plan --rate 10000 --retention 7d --body-bytes 2kB",
+      "  pgonce plan --rate 500 --retention 30d --body-bytes 600 --header-bytes 120 --key-form uuidv4 --leased");
+USES(plan_uses, {OPTION_RATE, true}, {OPTION_RETENTION, false}, {OPTION_BODY_BYTES, false},
+     {OPTION_HEADER_BYTES, false}, {OPTION_KEY_FORM, false}, {OPTION_SCOPE_BYTES, false}, {OPTION_TENANT_BYTES, false},
      {OPTION_EVENTS_PER_INTENT, false}, {OPTION_EVENT_BYTES, false}, {OPTION_LEASED, false},
      {OPTION_SAME_TRANSACTION, false}, {OPTION_JSON, false});
 EXITS(plan_exits, 0);
@@ -247,14 +247,13 @@ ABOUT(
     "INT, TERM and QUIT finish the running requests and stop; a second one stops at once. HUP reads the "
     "configuration again.",
     "  pgonce gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:3000 --scope payments --required",
-    "  pgonce gateway --listen unix:/run/gate.sock --upstream http://unix:/run/app.sock --required --tenant "
+    "  pgonce gateway --listen unix:/run/gate.sock --upstream http://unix:/run/app.sock --required --tenant-from "
     "http_x_tenant",
     "  pgonce gateway --upstream http://127.0.0.1:3000 --required --dir /srv/gate --print-config > "
     "/srv/gate/nginx.conf");
-USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATEWAY_SCOPE, false},
-     {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_ON_5XX, false}, {OPTION_USER, false},
-     {OPTION_PRINT_CONFIG, false}, {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_GATEWAY_DIR, false},
-     {OPTION_DSN, false}, {OPTION_JSON, false});
+USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_SCOPE, false}, {OPTION_REQUIRED, false},
+     {OPTION_TENANT_FROM, false}, {OPTION_ON_5XX, false}, {OPTION_USER, false}, {OPTION_PRINT_CONFIG, false},
+     {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_DIR, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(keep_about,
@@ -274,8 +273,8 @@ ABOUT(keep_about,
       "which reads libpq's files (services, passwords, certificates) again; its options stay. With --once it exits "
       "with 11 if another keeper is at work.",
       "  pgonce keep --metrics 127.0.0.1:9187", "  pgonce keep --once");
-USES(keep_uses, {OPTION_ONE_ROUND, false}, {OPTION_METRICS, false}, {OPTION_INTERVAL, false},
-     {OPTION_KEEPER_NAME, false}, {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+USES(keep_uses, {OPTION_ONCE, false}, {OPTION_METRICS, false}, {OPTION_INTERVAL, false}, {OPTION_KEEPER_NAME, false},
+     {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(keep_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_ACTIVE);
 
 ABOUT(relay_about,
@@ -293,7 +292,7 @@ ABOUT(relay_about,
       "were.",
       "  pgonce relay --config pgonce.conf", "  pgonce relay --config pgonce.conf --check-config");
 USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false}, {OPTION_METRICS, false},
-     {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
 ABOUT(
@@ -310,7 +309,7 @@ ABOUT(
     "were.",
     "  pgonce consume --config pgonce.conf", "  pgonce consume --config pgonce.conf --check-config");
 USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false}, {OPTION_METRICS, false},
-     {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
 ABOUT(
@@ -320,7 +319,8 @@ ABOUT(
     "or key.",
     "list: counts by relay or consumer, topic and state, with the age of the oldest (among them the pending and the "
     "delayed events, and those that no relay takes); then what is parked, the dead first, with its error. Every "
-    "option below narrows it; the counts do not know --tenant, --type, --error and --older-than, and are left out then. --state "
+    "option below narrows it; the counts do not know --tenant, --type, --error and --until, and are left out then. "
+    "--state "
     "pending and --state delayed list these events. show ID: one event or message, whole.",
     "retry ID: try it again now, with all its attempts before it; a delayed event is due now. discard ID: give it up, "
     "which frees the rest of its aggregate or key; a delayed event is cancelled, and a redelivery of a message is a "
@@ -330,19 +330,18 @@ ABOUT(
     "only counted; with --yes it is done, at most a thousand to a transaction, beside running relays and consumers and "
     "in the order of each aggregate or key. A message that its consumer is trying at the moment is skipped and "
     "counted: exit 10. If it is interrupted, start it again.",
-    "replay --from TIME: a relay delivers again what was emitted since then; --force: also what consumers may no "
+    "replay --since WHEN: a relay delivers again what was emitted since then; --force: also what consumers may no "
     "longer "
     "remember.",
     "  pgonce parked list", "  pgonce parked retry order-17 --consumer stock --reason 'the handler is fixed'",
     "  pgonce parked retry --consumer stock --state dead --error 'no such article'",
-    "  pgonce parked discard --kind event --topic mail --state dead --older-than 2d --yes --reason 'too late for "
+    "  pgonce parked discard --kind event --topic mail --state dead --until 2d --yes --reason 'too late for "
     "these'",
-    "  pgonce parked replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
-USES(parked_uses, {OPTION_KIND, false}, {OPTION_RELAY, false}, {OPTION_CONSUMER, false}, {OPTION_PARKED_TENANT, false},
-     {OPTION_TOPIC, false}, {OPTION_PARKED_TYPE, false}, {OPTION_PARKED_ERROR, false}, {OPTION_STATE, false},
-     {OPTION_OLDER_THAN, false}, {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_FROM, false},
-     {OPTION_FORCE, false}, {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
-     {OPTION_JSON, false});
+    "  pgonce parked replay --relay orders --since '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
+USES(parked_uses, {OPTION_KIND, false}, {OPTION_RELAY, false}, {OPTION_CONSUMER, false}, {OPTION_TENANT, false},
+     {OPTION_TOPIC, false}, {OPTION_TYPE, false}, {OPTION_ERROR, false}, {OPTION_STATE, false}, {OPTION_UNTIL, false},
+     {OPTION_YES, false}, {OPTION_DRY_RUN, false}, {OPTION_SINCE, false}, {OPTION_FORCE, false}, {OPTION_REASON, false},
+     {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(parked_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run", "  pgonce help --man ./man");
@@ -351,21 +350,22 @@ EXITS(help_exits, 0);
 
 /* A command NAME whose texts, options and exit codes are IDENT_about,
  * IDENT_uses and IDENT_exits, run by cli_IDENT. */
-#define COMMAND(ident, ...) COMMAND_BY(cli_##ident, ident, __VA_ARGS__, NULL)
-#define COMMAND_BY(function, ident, n, o, s, u, h)                                                                     \
+#define COMMAND(ident, ...) COMMAND_BY(cli_##ident, ident, NULL, __VA_ARGS__, NULL)
+#define COMMAND_STATES(ident, ...) COMMAND_BY(cli_##ident, ident, __VA_ARGS__, NULL)
+#define COMMAND_BY(function, ident, states_of, n, o, s, u, h)                                                          \
 	{                                                                                                                  \
 		.name = (n), .summary = (s), .usage = (u), .about = ident##_about, .uses = ident##_uses,                       \
-		.use_count = COUNT(ident##_uses), .unknown_hint = (h), .operands = (o), .exits = ident##_exits,                \
-		.run = (function)                                                                                              \
+		.use_count = COUNT(ident##_uses), .states = (states_of), .unknown_hint = (h), .operands = (o),                 \
+		.exits = ident##_exits, .run = (function)                                                                      \
 	}
 
 const cli_command cli_commands[] = {
     COMMAND(init, "init", OPERANDS_NONE, "install or upgrade the contract in a database", "[--print] [--dsn CONNINFO]"),
     COMMAND(dev, "dev", OPERANDS_NONE, "a private PostgreSQL with the contract, to try things",
-            "[--dir DIR] [--detach | --stop | --status]"),
+            "[--dir DIR] [--detach | --stop | --check]"),
     COMMAND(run, "run", OPERANDS_COMMAND, "run a command to success at most once, and replay its outcome",
             "--scope S --key K [OPTIONS] -- CMD [ARG...]"),
-    COMMAND_BY(cli_gateway, gateway, "gateway", OPERANDS_NONE,
+    COMMAND_BY(cli_gateway, gateway, NULL, "gateway", OPERANDS_NONE,
                "nginx with the module in front of a service: its POSTs run once",
                "--upstream URL [--listen ADDRESS] [OPTIONS]",
                "what has no option is a directive of nginx, such as once_wait, once_fail or worker_processes: write "
@@ -376,12 +376,13 @@ const cli_command cli_commands[] = {
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND(consume, "consume", OPERANDS_WORDS, "apply a broker's messages exactly once",
             "[NAME...] [--config FILE] [OPTIONS]"),
-    COMMAND(parked, "parked", OPERANDS_WORDS,
-            "events that were not delivered, messages that were not applied: list, show, retry, discard, replay",
-            "list | show ID | retry [ID] | discard [ID] | replay --from TIME [OPTIONS]"),
+    COMMAND_STATES(parked, "pending|waiting|retrying|dead|delayed", "parked", OPERANDS_WORDS,
+                   "events that were not delivered, messages that were not applied: list, show, retry, discard, replay",
+                   "list | show ID | retry [ID] | discard [ID] | replay --since WHEN [OPTIONS]"),
     COMMAND(show, "show", OPERANDS_NONE, "the story of one intent", "--scope S --key K [--tenant T]"),
-    COMMAND(find, "find", OPERANDS_NONE, "find intents by result, event, trace, tenant, time, state",
-            "[--result TYPE:ID] [--event UUID] [--trace TRACE] [OPTIONS]"),
+    COMMAND_STATES(find, "processing|succeeded|failed_retryable|failed_final|in_doubt", "find", OPERANDS_NONE,
+                   "find intents by result, event, trace, tenant, time, state",
+                   "[--result TYPE:ID] [--event UUID] [--trace TRACE] [OPTIONS]"),
     COMMAND(stuck, "stuck", OPERANDS_NONE, "what does not finish, and what to type",
             "[--scope S] [--tenant T] [--longer-than DURATION]"),
     COMMAND(in_doubt, "in-doubt", OPERANDS_NONE, "intents with unknown outcome", "[--scope S] [--tenant T]"),
@@ -395,7 +396,7 @@ const cli_command cli_commands[] = {
             "[--transaction-max DURATION] [--held-max N]"),
     COMMAND(plan, "plan", OPERANDS_NONE, "what a rate of intents will need: disk, WAL, memory", "--rate N [OPTIONS]"),
     COMMAND(version, "version", OPERANDS_NONE, "print versions", "[--dsn CONNINFO]"),
-    COMMAND_BY(NULL, help, "help", OPERANDS_ONE_OPTIONAL, "print help, man pages, or the reference",
+    COMMAND_BY(NULL, help, NULL, "help", OPERANDS_ONE_OPTIONAL, "print help, man pages, or the reference",
                "[COMMAND] [--man DIR | --markdown [configuration]]", NULL),
 };
 const int cli_command_count = COUNT(cli_commands);

@@ -55,17 +55,19 @@ static char *option_left_side(const cli_option *option)
 }
 
 /* What a choice may be, and whether the option must be given. */
-static char *option_help(const cli_option *option, bool required)
+static char *option_help(const cli_command *command, option_id id, bool required)
 {
-	return cli_format("%s%s%s%s", option->help, option->choices != NULL ? "; one of " : "",
-	                  option->choices != NULL ? option->choices : "", required ? " (required)" : "");
+	const char *choices = cli_choices(command, id);
+
+	return cli_format("%s%s%s%s", cli_options[id].help, choices != NULL ? "; one of " : "",
+	                  choices != NULL ? choices : "", required ? " (required)" : "");
 }
 
-static void print_option(FILE *out, option_id id, bool required)
+static void print_option(FILE *out, const cli_command *command, option_id id, bool required)
 {
 	const cli_option *option = &cli_options[id];
 	char *left = option_left_side(option);
-	char *help = option_help(option, required);
+	char *help = option_help(command, id, required);
 	int column = fprintf(out, "  %s  ", left);
 
 	if (column > OPTION_COLUMN) {
@@ -118,9 +120,9 @@ void help_command(FILE *out, const cli_command *command)
 	}
 	fputs("\nOptions:\n", out);
 	for (int i = 0; i < command->use_count; i++) {
-		print_option(out, command->uses[i].id, command->uses[i].required);
+		print_option(out, command, command->uses[i].id, command->uses[i].required);
 	}
-	print_option(out, OPTION_HELP, false);
+	print_option(out, command, OPTION_HELP, false);
 	fputs("\nExit status:\n", out);
 	for (int i = 0; i < exit_code_count; i++) {
 		if (exits_with(command, exit_codes[i].code)) {
@@ -143,10 +145,10 @@ static void roff_exit_codes(FILE *out, const cli_command *command)
 	}
 }
 
-static void roff_option(FILE *out, option_id id, bool required)
+static void roff_option(FILE *out, const cli_command *command, option_id id, bool required)
 {
 	const cli_option *option = &cli_options[id];
-	char *help = option_help(option, required);
+	char *help = option_help(command, id, required);
 
 	fputs(".TP\n", out);
 	fputs(".BR ", out);
@@ -205,9 +207,9 @@ static void roff_command(FILE *out, const cli_command *command)
 	}
 	fputs(".SH OPTIONS\n", out);
 	for (int i = 0; i < command->use_count; i++) {
-		roff_option(out, command->uses[i].id, command->uses[i].required);
+		roff_option(out, command, command->uses[i].id, command->uses[i].required);
 	}
-	roff_option(out, OPTION_HELP, false);
+	roff_option(out, command, OPTION_HELP, false);
 	roff_exit_codes(out, command);
 	fputs(uses_option(command, OPTION_CONFIG) ? ".SH SEE ALSO\n.BR pgonce (1),\n.BR pgonce.conf (5)\n"
 	                                          : ".SH SEE ALSO\n.BR pgonce (1)\n",
@@ -268,10 +270,10 @@ static void markdown_cell(FILE *out, const char *text)
 	}
 }
 
-static void markdown_option(FILE *out, option_id id, bool required)
+static void markdown_option(FILE *out, const cli_command *command, option_id id, bool required)
 {
 	const cli_option *option = &cli_options[id];
-	char *help = option_help(option, required);
+	char *help = option_help(command, id, required);
 
 	fputs("| ", out);
 	if (option->letter != 0) {
@@ -300,9 +302,9 @@ static void markdown_command(FILE *out, const cli_command *command)
 	}
 	fputs("\n| option | |\n| --- | --- |\n", out);
 	for (int i = 0; i < command->use_count; i++) {
-		markdown_option(out, command->uses[i].id, command->uses[i].required);
+		markdown_option(out, command, command->uses[i].id, command->uses[i].required);
 	}
-	markdown_option(out, OPTION_HELP, false);
+	markdown_option(out, command, OPTION_HELP, false);
 	fputs("\nExit status:", out);
 	const char *separator = " ";
 	for (int i = 0; i < exit_code_count; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * option_table.c: every option of every command, as data, in the order of option_id. Which command
- * takes which is in commands.c. One name may stand for several options (--scope of the gateway and
- * of show): each has a row of its own, with the help that fits.
+ * takes which is in commands.c. A name and a letter mean one thing in all of them
+ * (tests/cli/test_options.py).
  */
 #include "cli.h"
 
@@ -36,21 +36,29 @@ const cli_option cli_options[OPTION_COUNT] = {
                         "default: libpq's environment variables (PGHOST, PGDATABASE, PGUSER, PGSERVICE ...)"),
     [OPTION_JSON] = FLAG('j', "json", "print JSON; messages on stderr become one JSON object per line"),
     [OPTION_HELP] = FLAG('h', "help", "print this help"),
-    [OPTION_TENANT] = TEXT('t', "tenant", "TENANT", "the tenant of the intent; default: the empty one"),
-    [OPTION_SCOPE] = TEXT('s', "scope", "SCOPE", "the kind of operation, for example nightly-invoices"),
+    [OPTION_TENANT] = TEXT('t', "tenant", "TENANT",
+                           "the tenant; default: the empty one. Of what lists, or decides about many: only this tenant "
+                           "(\"\": those without one); default: all"),
+    [OPTION_SCOPE] = TEXT('s', "scope", "SCOPE",
+                          "the scope, which is the kind of operation, for example nightly-invoices; of what lists or "
+                          "judges many: only this scope; default of the gateway: /"),
     [OPTION_KEY] = TEXT('k', "key", "KEY",
                         "names the intent in its scope, for example 2026-01-31; 1 to 255 printable ASCII characters"),
     [OPTION_PRINT] = FLAG(0, "print", "print the SQL of a new installation, for review, and connect to nothing"),
     [OPTION_NO_NATIVE] = FLAG(0, "no-native", "leave pgonce_native, the hot functions in C, out of this database"),
-    [OPTION_DIR] = TEXT(0, "dir", "DIR", "where the private PostgreSQL lives; default: .pgonce"),
+    [OPTION_DIR] =
+        TEXT(0, "dir", "DIR",
+             "the directory to keep its files in. dev: the private PostgreSQL; default: .pgonce. gateway: the "
+             "configuration and nginx's temporary files; default: a new directory, which is removed at the "
+             "end (with --print-config: /run/pgonce-gateway)"),
     [OPTION_DETACH] = FLAG(0, "detach", "start, print, and leave the server running"),
     [OPTION_STOP] = FLAG(0, "stop", "stop the server; its data stays"),
-    [OPTION_STATUS_OF_SERVER] = FLAG(0, "status", "say whether the server runs, and where (3: it does not)"),
+    [OPTION_CHECK] = FLAG(0, "check", "say whether the server runs, and where (3: it does not)"),
     [OPTION_LEASE] = DURATION(0, "lease", 100, 7 * DAYS_MS,
                               "how long the claim holds without a renewal; while CMD runs, it is renewed every third "
                               "of that time; default: the scope's policy (60s unless set)"),
-    [OPTION_TTL] = DURATION(0, "ttl", 1, 36500 * DAYS_MS,
-                            "how long the outcome is kept; default: the scope's policy (7d unless set)"),
+    [OPTION_RETENTION] = DURATION(0, "retention", 1, 36500 * DAYS_MS,
+                                  "how long outcomes are kept; default: the scope's policy (7d unless set)"),
     [OPTION_RETRY_FAILED] =
         FLAG(0, "retry-failed",
              "if CMD fails, let the next call run it again; without it a failure is final and is replayed"),
@@ -68,33 +76,36 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_TRACEPARENT] = TEXT(0, "traceparent", "TRACEPARENT",
                                 "the trace that this call belongs to (W3C Trace Context), stored with the intent and "
                                 "given to CMD; default: the environment variable TRACEPARENT"),
-    [OPTION_VERBOSE] = FLAG('v', "verbose", "print each decision (run, replayed) on stderr, not only problems"),
+    [OPTION_VERBOSE] = FLAG(
+        'v', "verbose", "report more: run each decision (run, replayed), relay and consume each batch, keep each step"),
     [OPTION_ALL] =
         FLAG(0, "all", "instead of --key: all intents of the scope that are in doubt, of --tenant or of all tenants"),
     [OPTION_AS] = CHOICE("as", "STATE", "succeeded|failed_retryable|failed_final",
                          "succeeded: the effect happened; failed_retryable: it did not, the next attempt may run; "
                          "failed_final: it did not and shall not"),
-    [OPTION_REASON] = TEXT(0, "reason", "TEXT", "why; recorded with your role and the time"),
+    [OPTION_REASON] = TEXT(0, "reason", "TEXT", "why; recorded with your role and the time; needed for each change"),
     [OPTION_STATUS] =
         NUMBER(0, "status", 0, 999, "the status of replays (an exit status, an HTTP status); 0 and default: none"),
     [OPTION_BODY] = TEXT(0, "body", "FILE", "the body of replays; \"-\" reads standard input"),
     [OPTION_HEADERS] = TEXT(0, "headers", "JSON",
                             "the HTTP headers of replays, an object: '{\"Content-Type\": \"application/json\"}'"),
-    [OPTION_RESOLVED_RESULT] =
-        TEXT(0, "result", "TYPE:ID",
-             "what the effect made (result_type, result_id), for example charge:17; pgonce find looks for it"),
-    [OPTION_ERROR] = TEXT('e', "error", "CODE", "with --all: only those that were put in doubt with this error code"),
-    [OPTION_DOUBT_UNTIL] =
-        TEXT(0, "until", "WHEN", "in doubt before then, so that none of its attempts was later; as --since"),
-    [OPTION_DRY_RUN] =
-        FLAG(0, "dry-run", "decide, print what would change, and roll back; with --all: count, and change nothing"),
+    [OPTION_RESULT] =
+        TEXT(0, "result", "TYPE:ID", "what the effect made (result_type, result_id), for example charge:17"),
+    [OPTION_ERROR_CODE] =
+        TEXT(0, "error-code", "CODE", "with --all: only those that were put in doubt with this error code"),
+    [OPTION_UNTIL] =
+        TEXT(0, "until", "WHEN",
+             "only what is from before then: first tried (find), put in doubt (resolve), emitted or parked "
+             "(parked); as --since"),
+    [OPTION_DRY_RUN] = FLAG(0, "dry-run",
+                            "say what would change, and change nothing; recover still asks verify functions; "
+                            "parked: the default for many"),
     [OPTION_LISTEN] = TEXT('l', "listen", "ADDRESS", "ADDRESS:PORT or unix:/PATH; default: 127.0.0.1:8080"),
     [OPTION_UPSTREAM] =
         TEXT('u', "upstream", "URL", "the service: http://HOST:PORT, https://HOST:PORT or http://unix:/PATH"),
-    [OPTION_GATEWAY_SCOPE] = TEXT('s', "scope", "SCOPE", "the scope of its intents, for example payments; default: /"),
-    [OPTION_REQUIRED] = FLAG(
-        'r', "required", "refuse a POST or PATCH without a key (400); without it such a request passes unprotected"),
-    [OPTION_TENANT_FROM] = TEXT('t', "tenant", "VARIABLE",
+    [OPTION_REQUIRED] =
+        FLAG(0, "required", "refuse a POST or PATCH without a key (400); without it such a request passes unprotected"),
+    [OPTION_TENANT_FROM] = TEXT(0, "tenant-from", "VARIABLE",
                                 "whose keys these are: a variable of nginx that clients cannot choose (http_x_tenant: "
                                 "a header that the proxy in front sets in every request), or none: all callers are "
                                 "one; default: none, on addresses of this machine only"),
@@ -110,77 +121,53 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_NGINX] = TEXT(0, "nginx", "FILE", "the program nginx; default: found in PATH, else in /usr/sbin"),
     [OPTION_MODULE] = TEXT(0, "module", "FILE",
                            "ngx_http_once_module.so; default: found beside this command, else among nginx's modules"),
-    [OPTION_GATEWAY_DIR] = TEXT(0, "dir", "DIR",
-                                "where the configuration and nginx's temporary files go; default: a new directory, "
-                                "which is removed at the end (with --print-config: /run/pgonce-gateway)"),
     [OPTION_CONFIG] = TEXT('c', "config", "FILE",
                            "the configuration file (pgonce.conf(5), docs/configuration.md); default: pgonce.conf"),
     [OPTION_CHECK_CONFIG] =
         FLAG(0, "check-config", "read the whole file, print all its mistakes, and connect to nothing"),
     [OPTION_ONCE] =
-        FLAG(0, "once", "stop when there is nothing left to do, and exit 0; a relay exits 1 if events are left parked"),
-    [OPTION_LOG_BATCHES] = FLAG('v', "verbose", "log each batch; of keep, each step"),
+        FLAG(0, "once",
+             "do what there is to do now, without pauses, and stop; exit 1 if a step of the keeper failed, or "
+             "if a relay leaves events parked"),
     [OPTION_METRICS] = TEXT(0, "metrics", "ADDRESS:PORT",
                             "serve metrics there for Prometheus (/metrics), /health and /once/ready, for example "
                             "127.0.0.1:9187 or [::1]:9187; port 0: any that is free, see the log"),
-    [OPTION_ONE_ROUND] = FLAG(0, "once", "do one round without pauses, and stop; exit 1 if a step failed"),
     [OPTION_INTERVAL] = DURATION('i', "interval", 1000, HOURS_MS,
                                  "how long to pause after a round that left nothing to do; default: 1m"),
     [OPTION_KEEPER_NAME] = TEXT(
         0, "name", "NAME", "what the keeper is called in the log and in the database; default: the machine's name"),
     [OPTION_KIND] = CHOICE("kind", "KIND", "event|message", "only events (of relays), or only messages (of consumers)"),
-    [OPTION_RELAY] = TEXT('r', "relay", "NAME", "only events of this relay; replay: the relay; default: the only one"),
+    [OPTION_RELAY] = TEXT(0, "relay", "NAME", "only events of this relay; replay: the relay; default: the only one"),
     [OPTION_CONSUMER] = TEXT(0, "consumer", "NAME", "only messages of this consumer"),
     [OPTION_TOPIC] = TEXT(0, "topic", "TOPIC", "only events and messages of this topic"),
-    [OPTION_FROM] = TEXT(0, "from", "TIME",
-                         "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"),
+    [OPTION_SINCE] =
+        TEXT(0, "since", "WHEN",
+             "only what is from then on: first tried (find, resolve), emitted (parked replay); a span before "
+             "now (2h, 7d), or a time as PostgreSQL reads it (2026-01-31 12:00+00, yesterday)"),
     [OPTION_FORCE] =
         FLAG(0, "force", "replay: also events that are older than an inbox remembers, which would be applied again"),
-    [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead|delayed",
-                            "only what is in this state; pending and delayed: events that are not parked"),
-    [OPTION_PARKED_TYPE] = TEXT(0, "type", "TYPE",
-                                "only events of this type, and messages with a header that says so "
-                                "(Pgonce-Event-Type, a CloudEvent's type, AMQP's type)"),
-    [OPTION_PARKED_ERROR] = TEXT('e', "error", "TEXT",
-                                 "only those whose error has this text in it, in capitals or not, or is this SQLSTATE"),
-    [OPTION_OLDER_THAN] = TEXT(0, "older-than", "WHEN",
-                               "only events that were emitted, and messages that were parked, before then: a span "
-                               "before now (2h, 7d), or a time as PostgreSQL reads it"),
+    [OPTION_STATE] = CHOICE("state", "STATE", NULL, "only what is in this state"),
+    [OPTION_TYPE] = TEXT(0, "type", "TYPE",
+                         "only events of this type, and messages with a header that says so "
+                         "(Pgonce-Event-Type, a CloudEvent's type, AMQP's type)"),
+    [OPTION_ERROR] =
+        TEXT(0, "error", "TEXT", "only those whose error has this text in it, in capitals or not, or is this SQLSTATE"),
     [OPTION_YES] = FLAG(0, "yes", "retry, discard of many: do it; without it they are only counted"),
-    [OPTION_DRY_RUN_MANY] = FLAG(0, "dry-run", "retry, discard of many: count them, and change nothing; the default"),
     [OPTION_TAKE] = NUMBER('n', "limit", 1, 1000000, "list at most N; default: 100"),
-    [OPTION_PARKED_REASON] =
-        TEXT(0, "reason", "TEXT", "why; recorded with your role and the time; needed for each change"),
-    [OPTION_PARKED_TENANT] = TEXT('t', "tenant", "TENANT",
-                                  "only events and messages of this tenant (\"\": those without one); default: all"),
-    [OPTION_FIND_TENANT] =
-        TEXT('t', "tenant", "TENANT", "only intents of this tenant (\"\": those without one); default: all"),
-    [OPTION_FIND_SCOPE] = TEXT('s', "scope", "SCOPE", "only intents of this scope"),
-    [OPTION_INTENT_STATE] = CHOICE("state", "STATE", "processing|succeeded|failed_retryable|failed_final|in_doubt",
-                                   "only intents in this state"),
-    [OPTION_RESULT] =
-        TEXT('r', "result", "TYPE:ID", "the result of its outcome (result_type, result_id), for example order:17"),
     [OPTION_RESULT_ID] = TEXT(0, "result-id", "ID", "a result of any type"),
-    [OPTION_EVENT] = TEXT('e', "event", "UUID", "the intent that emitted this event"),
+    [OPTION_EVENT] = TEXT(0, "event", "UUID", "the intent that emitted this event"),
     [OPTION_TRACE] =
         TEXT(0, "trace", "TRACE", "intents of this trace: its 32 hexadecimal digits, or a whole traceparent"),
     [OPTION_OWNER] = TEXT(0, "owner", "OWNER", "whose attempt holds it, or last held it"),
-    [OPTION_SINCE] = TEXT(0, "since", "WHEN",
-                          "first tried since then: a span before now (2h, 7d), or a time as PostgreSQL reads it "
-                          "(2026-01-31 12:00+00, yesterday)"),
-    [OPTION_UNTIL] = TEXT(0, "until", "WHEN", "first tried before then; as --since"),
     [OPTION_LONGER_THAN] =
         DURATION(0, "longer-than", 0, 3650 * DAYS_MS, "list a running attempt after this long; default: 10m"),
     [OPTION_RECOVER_IN_DOUBT] =
         FLAG(0, "in-doubt", "go through what is in doubt instead: the scope's verify function alone decides"),
-    [OPTION_RECOVER_DRY_RUN] =
-        FLAG(0, "dry-run", "decide, print what would change, and roll back; verify functions are still asked"),
     [OPTION_RATE] = NUMBER(0, "rate", 1, 100000000, "intents a second, on the average of a day"),
-    [OPTION_PLAN_RETENTION] = DURATION(0, "retention", 1000, 3650 * DAYS_MS, "how long outcomes are kept; default: 7d"),
-    [OPTION_PLAN_BODY] = BYTES(0, "body", 0, INT64_C(64) * 1024 * 1024,
-                               "the stored answer's body (k, kB, M, MB allowed); default: none"),
-    [OPTION_PLAN_HEADERS] = BYTES(0, "headers", 0, 65536, "the stored answer's headers; default: none"),
-    [OPTION_PLAN_KEY] = TEXT(0, "key", "uuidv7|uuidv4|LENGTH",
+    [OPTION_BODY_BYTES] = BYTES(0, "body-bytes", 0, INT64_C(64) * 1024 * 1024,
+                                "the stored answer's body (k, kB, M, MB allowed); default: none"),
+    [OPTION_HEADER_BYTES] = BYTES(0, "header-bytes", 0, 65536, "the stored answer's headers; default: none"),
+    [OPTION_KEY_FORM] = TEXT(0, "key-form", "uuidv7|uuidv4|LENGTH",
                              "what the keys are: uuidv7 carries its day; others are random; default: uuidv7"),
     [OPTION_SCOPE_BYTES] = NUMBER(0, "scope-bytes", 1, 255, "length of a scope's name; default: 10"),
     [OPTION_TENANT_BYTES] = NUMBER(0, "tenant-bytes", 0, 255, "length of a tenant's name; default: 0"),
@@ -198,3 +185,8 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_MAN] = TEXT(0, "man", "DIR", "write the man pages into this directory"),
     [OPTION_MARKDOWN] = FLAG(0, "markdown", "print docs/command.md"),
 };
+
+const char *cli_choices(const cli_command *command, option_id id)
+{
+	return id == OPTION_STATE ? command->states : cli_options[id].choices;
+}

@@ -82,8 +82,9 @@ static int store_value(cli_invocation *invocation, option_id id, const char *val
 		good = value_parse(kind_of(option), value, &number);
 		break;
 	case KIND_CHOICE:
-		if (!value_choose(option->choices, value, &number)) {
-			return usage_error(invocation, "option --%s: one of %s", option->name, option->choices);
+		if (!value_choose(cli_choices(invocation->command, id), value, &number)) {
+			return usage_error(invocation, "option --%s: one of %s", option->name,
+			                   cli_choices(invocation->command, id));
 		}
 		break;
 	}

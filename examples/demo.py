@@ -57,7 +57,7 @@ class Demo:
         self.pgonce = self.build / "cli/pgonce"
         self.directory = pathlib.Path(directory)
         try:
-            self.server = json.loads(self.run(self.pgonce, "dev", "--dir", directory, "--status", "--json", check=False))
+            self.server = json.loads(self.run(self.pgonce, "dev", "--dir", directory, "--check", "--json", check=False))
             owner = os.stat(self.server["data"])
         except (OSError, ValueError):
             sys.exit(f"demo.py: there is no server of pgonce dev in {directory}: pgonce dev --detach starts it")

@@ -222,12 +222,12 @@ int cli_dev(const cli_invocation *invocation)
 {
 	const char *directory = cli_text(invocation, OPTION_DIR, ".pgonce");
 	bool stop = invocation->given[OPTION_STOP];
-	bool status = invocation->given[OPTION_STATUS_OF_SERVER];
+	bool status = invocation->given[OPTION_CHECK];
 	server server;
 
 	if (stop + status + invocation->given[OPTION_DETACH] > 1) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce help dev",
-		                "only one of --detach, --stop and --status can be given");
+		                "only one of --detach, --stop and --check can be given");
 	}
 	int result = server_locate(&server, invocation, directory, !stop && !status);
 	if (stop && result == CLI_NO_SERVER) {

@@ -32,7 +32,7 @@ static void read_settings(const cli_invocation *invocation, gateway *gateway)
 	    .invocation = invocation,
 	    .listen = cli_text(invocation, OPTION_LISTEN, "127.0.0.1:8080"),
 	    .upstream = invocation->text[OPTION_UPSTREAM],
-	    .scope = invocation->text[OPTION_GATEWAY_SCOPE],
+	    .scope = invocation->text[OPTION_SCOPE],
 	    .required = invocation->given[OPTION_REQUIRED],
 	    .tenant = cli_text(invocation, OPTION_TENANT_FROM, "none"),
 	    .on_5xx = invocation->text[OPTION_ON_5XX],
@@ -355,7 +355,7 @@ static int serve(gateway *gateway)
 		result = conninfo == NULL ? CLI_USAGE : CLI_OK;
 	}
 	if (result == CLI_OK) {
-		const char *directory = invocation->text[OPTION_GATEWAY_DIR];
+		const char *directory = invocation->text[OPTION_DIR];
 		take_signals(&signals);
 		result = directory != NULL ? take_directory(gateway, directory) : make_temporary(gateway);
 	}
@@ -368,7 +368,7 @@ static int serve(gateway *gateway)
 		result = result == CLI_OK ? check_as_worker(gateway, conninfo, &signals) : result;
 		result = result == CLI_OK ? nginx_test(gateway) : result;
 		result = result == CLI_OK ? run(gateway, &signals) : result;
-		if (invocation->given[OPTION_GATEWAY_DIR]) {
+		if (invocation->given[OPTION_DIR]) {
 			gateway_forget(gateway);
 		} else {
 			gateway_remove(gateway);
@@ -381,7 +381,7 @@ static int serve(gateway *gateway)
 int cli_gateway(const cli_invocation *invocation)
 {
 	gateway gateway;
-	const char *directory = invocation->text[OPTION_GATEWAY_DIR];
+	const char *directory = invocation->text[OPTION_DIR];
 
 	read_settings(invocation, &gateway);
 	if (invocation->given[OPTION_PRINT_CONFIG] && directory != NULL) {
@@ -389,11 +389,12 @@ int cli_gateway(const cli_invocation *invocation)
 	}
 	int result = gateway_validate(&gateway);
 	if (result == CLI_OK && !invocation->given[OPTION_TENANT_FROM] && !gateway_is_local(&gateway)) {
-		result =
-		    cli_fail(invocation, CLI_USAGE,
-		             "--tenant http_x_tenant (a header that your authentication sets), or --tenant none for one caller",
-		             "option --tenant: beyond this machine, say whose keys these are: callers who share a key space "
-		             "can read each other's answers");
+		result = cli_fail(
+		    invocation, CLI_USAGE,
+		    "--tenant-from http_x_tenant (a header that your authentication sets), or --tenant-from none for one "
+		    "caller",
+		    "option --tenant-from: beyond this machine, say whose keys these are: callers who share a key space "
+		    "can read each other's answers");
 	}
 	if (result == CLI_OK) {
 		result = choose_user(&gateway);

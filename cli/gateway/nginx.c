@@ -174,7 +174,7 @@ static const remedy remedies[] = {
     {"dlopen()", "the module cannot be loaded: build it again (make), or give another with --module"},
     {"host not found in upstream", "the host of --upstream cannot be resolved here"},
     {"host not found in", "the host of --listen cannot be resolved here"},
-    {"unknown \"", "--tenant names a variable of nginx, such as http_x_tenant"},
+    {"unknown \"", "--tenant-from names a variable of nginx, such as http_x_tenant"},
     {"getpwnam", "--user names a user of this system"},
     {"unknown directive \"once", "the module is older than this command: build it again (make), or give --module"},
 };

@@ -309,7 +309,7 @@ static size_t start_threads(const cli_invocation *invocation, const job_set *set
 		job->ended_fd = ended_fd;
 		job->options = (job_options){.conninfo = job->conninfo,
 		                             .once = invocation->given[OPTION_ONCE],
-		                             .log_batches = invocation->given[OPTION_LOG_BATCHES],
+		                             .log_batches = invocation->given[OPTION_VERBOSE],
 		                             .metrics = metrics};
 		int failed = pthread_create(&job->thread, NULL, run_job, job);
 		if (failed != 0) {
@@ -428,7 +428,7 @@ static int run_all(const cli_invocation *invocation, const job_kind *kind, job_s
 	if (ended_fd < 0) {
 		return cli_fail(invocation, CLI_FAILED, NULL, "cannot make an event: %m");
 	}
-	if (invocation->given[OPTION_LOG_BATCHES]) {
+	if (invocation->given[OPTION_VERBOSE]) {
 		runtime_log_level(RUNTIME_DEBUG);
 	}
 	int result = jobs_metrics_start(invocation, kind->kind, NULL, &metrics);

@@ -49,7 +49,7 @@ static int keep(const cli_invocation *invocation, const char *conninfo, keeper_c
 	}
 	const keeper_call call = {.conninfo = conninfo,
 	                          .name = invocation->text[OPTION_KEEPER_NAME],
-	                          .once = invocation->given[OPTION_ONE_ROUND],
+	                          .once = invocation->given[OPTION_ONCE],
 	                          .interval_ms = cli_number(invocation, OPTION_INTERVAL, INTERVAL_STANDARD_MS),
 	                          .metrics = metrics.metrics};
 	result = exit_of(keeper_run(&call, &problem));
@@ -79,7 +79,7 @@ int cli_keep(const cli_invocation *invocation)
 	if (!runtime_stop_install()) {
 		return cli_fail(invocation, CLI_FAILED, NULL, "cannot prepare for signals: %m");
 	}
-	if (invocation->given[OPTION_LOG_BATCHES]) {
+	if (invocation->given[OPTION_VERBOSE]) {
 		runtime_log_level(RUNTIME_DEBUG);
 	}
 	char *conninfo = connect_conninfo(invocation);

@@ -97,9 +97,9 @@ static int read_result(const cli_invocation *invocation, marks *marks)
 
 static int read_marks(const cli_invocation *invocation, marks *marks)
 {
-	marks->parameters[0] = invocation->text[OPTION_FIND_TENANT];
-	marks->parameters[1] = invocation->text[OPTION_FIND_SCOPE];
-	marks->parameters[2] = invocation->text[OPTION_INTENT_STATE];
+	marks->parameters[0] = invocation->text[OPTION_TENANT];
+	marks->parameters[1] = invocation->text[OPTION_SCOPE];
+	marks->parameters[2] = invocation->text[OPTION_STATE];
 	marks->parameters[5] = invocation->text[OPTION_EVENT];
 	marks->parameters[7] = invocation->text[OPTION_OWNER];
 	marks->parameters[10] = keep(marks, operator_take(invocation));

@@ -30,7 +30,7 @@ static const operator_verb *find_verb(const operator_verb *verbs, const char *na
 
 static bool is_known(const operator_verb *verb, option_id id)
 {
-	if (id == OPTION_DSN || id == OPTION_JSON || (verb->needs_reason && id == OPTION_PARKED_REASON)) {
+	if (id == OPTION_DSN || id == OPTION_JSON || (verb->needs_reason && id == OPTION_REASON)) {
 		return true;
 	}
 	for (const option_id *known = verb->options; *known != OPTION_COUNT; known++) {
@@ -43,7 +43,7 @@ static bool is_known(const operator_verb *verb, option_id id)
 
 int operator_check_reason(const cli_invocation *invocation, const char *verb)
 {
-	const char *reason = invocation->text[OPTION_PARKED_REASON];
+	const char *reason = invocation->text[OPTION_REASON];
 
 	if (reason != NULL && reason[strspn(reason, " \t")] != '\0') {
 		return CLI_OK;

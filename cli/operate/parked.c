@@ -111,7 +111,7 @@ static int list_parked(const cli_invocation *invocation, PGconn *connection, con
 	const char *parameters[PARKED_FILTERS + 1] = {NULL};
 	char *taken = operator_take(invocation), *before = NULL;
 	json_t *list = NULL;
-	int result = operator_read_time(invocation, connection, OPTION_OLDER_THAN, true, &before);
+	int result = operator_read_time(invocation, connection, OPTION_UNTIL, true, &before);
 
 	(void)operand;
 	if (result == CLI_OK) {
@@ -163,7 +163,7 @@ static char *places_text(const json_t *places)
 static int find_places(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **places)
 {
 	const char *parameters[] = {id, invocation->text[OPTION_KIND], invocation->text[OPTION_RELAY],
-	                            invocation->text[OPTION_CONSUMER], invocation->text[OPTION_PARKED_TENANT]};
+	                            invocation->text[OPTION_CONSUMER], invocation->text[OPTION_TENANT]};
 
 	return operator_query(invocation, connection, SQL_PARKED_FIND, 5, parameters, "cannot find it", places);
 }
@@ -179,12 +179,12 @@ static int fail_several(const cli_invocation *invocation, const json_t *places, 
 	return result;
 }
 
-/* The event of this id as once.parked_show tells it; JSON's null if there is no such event, or if the
- * options ask for a message. */
+/* The event of this id as once.parked_show tells it; JSON's null if there is no such event, or if
+ * the options ask for a message. */
 static int read_event(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **event)
 {
 	const char *kind = invocation->text[OPTION_KIND];
-	const char *parameters[] = {id, NULL, invocation->text[OPTION_PARKED_TENANT]};
+	const char *parameters[] = {id, NULL, invocation->text[OPTION_TENANT]};
 
 	if (invocation->given[OPTION_CONSUMER] || (kind != NULL && strcmp(kind, "message") == 0)) {
 		*event = json_null();
@@ -453,7 +453,7 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const de
 	int result = find_place(invocation, connection, id, &place);
 	if (result == CLI_OK) {
 		const char *holder = json_string_value(json_object_get(place, "holder"));
-		const char *parameters[] = {id, invocation->text[OPTION_PARKED_REASON], is_message(place) ? NULL : holder,
+		const char *parameters[] = {id, invocation->text[OPTION_REASON], is_message(place) ? NULL : holder,
 		                            is_message(place) ? holder : NULL, operator_text(place, "tenant")};
 		result = operator_query(invocation, connection, decision->one, 5, parameters, "cannot decide", &answer);
 	}
@@ -535,17 +535,17 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 	int result = CLI_OK;
 
 	(void)operand;
-	if (!invocation->given[OPTION_FROM]) {
+	if (!invocation->given[OPTION_SINCE]) {
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help parked",
-		                  "replay needs --from TIME: what was emitted since then is delivered again");
+		                  "replay needs --since WHEN: what was emitted since then is delivered again");
 	} else {
-		result = operator_read_time(invocation, connection, OPTION_FROM, false, &from);
+		result = operator_read_time(invocation, connection, OPTION_SINCE, true, &from);
 	}
 	if (result == CLI_OK) {
 		result = find_relay(invocation, connection, &relay);
 	}
 	if (result == CLI_OK) {
-		const char *parameters[] = {relay, from, invocation->text[OPTION_TOPIC], invocation->text[OPTION_PARKED_REASON],
+		const char *parameters[] = {relay, from, invocation->text[OPTION_TOPIC], invocation->text[OPTION_REASON],
 		                            invocation->given[OPTION_FORCE] ? "true" : "false"};
 		result = operator_query(invocation, connection, SQL_PARKED_REPLAY, 5, parameters, "cannot replay", &answer);
 	}
@@ -563,16 +563,15 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 }
 
 #define FILTERS                                                                                                        \
-	OPTION_KIND, OPTION_RELAY, OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_TOPIC, OPTION_PARKED_TYPE,                \
-	    OPTION_PARKED_ERROR, OPTION_STATE, OPTION_OLDER_THAN
+	OPTION_KIND, OPTION_RELAY, OPTION_CONSUMER, OPTION_TENANT, OPTION_TOPIC, OPTION_TYPE, OPTION_ERROR, OPTION_STATE,  \
+	    OPTION_UNTIL
 
 int cli_parked(const cli_invocation *invocation)
 {
 	static const option_id of_list[] = {FILTERS, OPTION_TAKE, OPTION_COUNT};
-	static const option_id of_show[] = {OPTION_KIND, OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
-	static const option_id of_decision[] = {FILTERS, OPTION_YES, OPTION_DRY_RUN_MANY, OPTION_PARKED_REASON,
-	                                        OPTION_COUNT};
-	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_FROM, OPTION_FORCE, OPTION_COUNT};
+	static const option_id of_show[] = {OPTION_KIND, OPTION_CONSUMER, OPTION_TENANT, OPTION_COUNT};
+	static const option_id of_decision[] = {FILTERS, OPTION_YES, OPTION_DRY_RUN, OPTION_REASON, OPTION_COUNT};
+	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_SINCE, OPTION_FORCE, OPTION_COUNT};
 	static const operator_verb verbs[] = {
 	    {.name = "list", .options = of_list, .check = parked_check_filters, .run = list_parked},
 	    {.name = "show", .operand = "ID", .options = of_show, .check = parked_check_filters, .run = show_one},

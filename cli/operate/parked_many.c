@@ -12,15 +12,15 @@
 #include "operator.h"
 #include "plain.h"
 
-const option_id parked_filters[PARKED_FILTERS + 1] = {
-    OPTION_KIND,        OPTION_RELAY,        OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_TOPIC,
-    OPTION_PARKED_TYPE, OPTION_PARKED_ERROR, OPTION_STATE,    OPTION_OLDER_THAN,    OPTION_COUNT};
+const option_id parked_filters[PARKED_FILTERS + 1] = {OPTION_KIND,  OPTION_RELAY, OPTION_CONSUMER, OPTION_TENANT,
+                                                      OPTION_TOPIC, OPTION_TYPE,  OPTION_ERROR,    OPTION_STATE,
+                                                      OPTION_UNTIL, OPTION_COUNT};
 /* Those of them that say which one is meant, if several have the same ID. */
-static const option_id of_one[] = {OPTION_KIND, OPTION_RELAY, OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
-static const option_id of_many[] = {OPTION_YES, OPTION_DRY_RUN_MANY, OPTION_COUNT};
+static const option_id of_one[] = {OPTION_KIND, OPTION_RELAY, OPTION_CONSUMER, OPTION_TENANT, OPTION_COUNT};
+static const option_id of_many[] = {OPTION_YES, OPTION_DRY_RUN, OPTION_COUNT};
 
 typedef struct decisions {
-	char *before; /* as the server reads --older-than; NULL: not given */
+	char *before; /* as the server reads --until; NULL: not given */
 	/* [{"kind": ..., "holder": ..., "topic": ..., "state": ..., "items": n}], as they were met */
 	json_t *groups;
 	/* Likewise, with "code": those that stay as they were. */
@@ -72,7 +72,7 @@ void parked_set_filters(const cli_invocation *invocation, const char *before, co
 {
 	for (int i = 0; i < PARKED_FILTERS; i++) {
 		option_id id = parked_filters[i];
-		parameters[i] = id == OPTION_OLDER_THAN ? before : invocation->text[id];
+		parameters[i] = id == OPTION_UNTIL ? before : invocation->text[id];
 	}
 }
 
@@ -112,7 +112,7 @@ static int check_many(const cli_invocation *invocation, const char *verb)
 	if (is_text(invocation->text[OPTION_STATE], "pending")) {
 		return fail_usage(invocation, "a pending event is not parked: its relay has not come to it yet");
 	}
-	if (invocation->given[OPTION_YES] && invocation->given[OPTION_DRY_RUN_MANY]) {
+	if (invocation->given[OPTION_YES] && invocation->given[OPTION_DRY_RUN]) {
 		return fail_usage(invocation, "--dry-run and --yes are opposites");
 	}
 	return invocation->given[OPTION_YES] ? operator_check_reason(invocation, verb) : CLI_OK;
@@ -205,12 +205,11 @@ static void tell_json(const cli_invocation *invocation, const decisions *decisio
 	parked_set_filters(invocation, decisions->before, parameters);
 	for (int i = 0; i < PARKED_FILTERS; i++) {
 		option_id id = parked_filters[i];
-		json_object_set_new(filters, id == OPTION_OLDER_THAN ? "before" : cli_options[id].name,
-		                    json_pack("s?", parameters[i]));
+		json_object_set_new(filters, cli_options[id].name, json_pack("s?", parameters[i]));
 	}
 	cli_print_json(json_pack("{s:s, s:b, s:o, s:s?, s:I, s:O, s:O}", "what", invocation->operands[0], "dry_run",
 	                         !invocation->given[OPTION_YES], "filters", filters, "reason",
-	                         invocation->text[OPTION_PARKED_REASON], "items", decisions->events + decisions->messages,
+	                         invocation->text[OPTION_REASON], "items", decisions->events + decisions->messages,
 	                         "groups", decisions->groups, "skipped", decisions->skipped));
 }
 
@@ -284,7 +283,7 @@ static int decide_all(const cli_invocation *invocation, PGconn *connection, enum
 		AFTER,
 		PARAMETERS
 	};
-	const char *parameters[PARAMETERS] = {invocation->text[OPTION_PARKED_REASON]};
+	const char *parameters[PARAMETERS] = {invocation->text[OPTION_REASON]};
 	int result = CLI_OK;
 	bool more = true;
 	char *after = NULL;
@@ -313,7 +312,7 @@ static int decide_all(const cli_invocation *invocation, PGconn *connection, enum
 int parked_many(const cli_invocation *invocation, PGconn *connection, enum sql_id statement, const char *done)
 {
 	decisions decisions = {.groups = json_array(), .skipped = json_array()};
-	int result = operator_read_time(invocation, connection, OPTION_OLDER_THAN, true, &decisions.before);
+	int result = operator_read_time(invocation, connection, OPTION_UNTIL, true, &decisions.before);
 
 	if (result == CLI_OK) {
 		result = decide_all(invocation, connection, statement, &decisions);

@@ -15,7 +15,7 @@ extern const option_id parked_filters[PARKED_FILTERS + 1];
 
 /* Do the filters fit together? CLI_OK, or CLI_USAGE after saying what is wrong. */
 int parked_check_filters(const cli_invocation *invocation);
-/* The filters as parameters. before: --older-than as the server reads a time; NULL: not given. */
+/* The filters as parameters. before: --until as the server reads a time; NULL: not given. */
 void parked_set_filters(const cli_invocation *invocation, const char *before, const char **parameters);
 /* Before there is a connection: the command line of retry and discard. */
 int parked_check_decision(const cli_invocation *invocation);

@@ -17,7 +17,7 @@ static double number_or(const cli_invocation *invocation, option_id id, int64_t 
 /* "uuidv7", "uuidv4", or a length. */
 static int read_keys(const cli_invocation *invocation, model_input *input)
 {
-	const char *word = cli_text(invocation, OPTION_PLAN_KEY, "uuidv7");
+	const char *word = cli_text(invocation, OPTION_KEY_FORM, "uuidv7");
 	char *end = NULL;
 	long length = 36;
 
@@ -26,7 +26,7 @@ static int read_keys(const cli_invocation *invocation, model_input *input)
 		length = strtol(word, &end, 10);
 		if (*word == '\0' || *end != '\0' || length < 1 || length > 255) {
 			return cli_fail(invocation, CLI_USAGE, "pgonce help plan",
-			                "option --key: '%s' is neither uuidv7 nor uuidv4 nor a length of 1 to 255", word);
+			                "option --key-form: '%s' is neither uuidv7 nor uuidv4 nor a length of 1 to 255", word);
 		}
 	}
 	input->key_bytes = (double)length;
@@ -41,9 +41,9 @@ static int read_input(const cli_invocation *invocation, model_input *input)
 	}
 	*input = (model_input){
 	    .rate = (double)invocation->number[OPTION_RATE],
-	    .retention_days = number_or(invocation, OPTION_PLAN_RETENTION, 7 * DAY_MS) / (double)DAY_MS,
-	    .body_bytes = number_or(invocation, OPTION_PLAN_BODY, 0),
-	    .headers_bytes = number_or(invocation, OPTION_PLAN_HEADERS, 0),
+	    .retention_days = number_or(invocation, OPTION_RETENTION, 7 * DAY_MS) / (double)DAY_MS,
+	    .body_bytes = number_or(invocation, OPTION_BODY_BYTES, 0),
+	    .headers_bytes = number_or(invocation, OPTION_HEADER_BYTES, 0),
 	    .tenant_bytes = number_or(invocation, OPTION_TENANT_BYTES, 0),
 	    .scope_bytes = number_or(invocation, OPTION_SCOPE_BYTES, 10),
 	    .owner_bytes = invocation->given[OPTION_LEASED] ? 10 : 0,

@@ -77,10 +77,10 @@ static void tell_decision(recovery *recovery, const PGresult *rows, int row)
 static int recover_piece(recovery *recovery)
 {
 	const cli_invocation *invocation = recovery->invocation;
-	bool dry_run = invocation->given[OPTION_RECOVER_DRY_RUN];
+	bool dry_run = invocation->given[OPTION_DRY_RUN];
 	char *take = cli_format("%d", PIECE);
-	const char *parameters[] = {take, invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT],
-	                            recovery->after, invocation->given[OPTION_RECOVER_IN_DOUBT] ? "true" : "false"};
+	const char *parameters[] = {take, invocation->text[OPTION_SCOPE], invocation->text[OPTION_TENANT], recovery->after,
+	                            invocation->given[OPTION_RECOVER_IN_DOUBT] ? "true" : "false"};
 	PGresult *rows = NULL;
 	int result = connect_command(invocation, recovery->connection, "BEGIN", "cannot begin");
 
@@ -114,7 +114,7 @@ static int recover_piece(recovery *recovery)
 
 static void tell_summary(recovery *recovery)
 {
-	bool dry_run = recovery->invocation->given[OPTION_RECOVER_DRY_RUN];
+	bool dry_run = recovery->invocation->given[OPTION_DRY_RUN];
 	bool in_doubt = recovery->invocation->given[OPTION_RECOVER_IN_DOUBT];
 
 	if (recovery->decisions != NULL) {

@@ -334,8 +334,8 @@ static bool are_headers(json_t *headers)
 /* --headers and --result. *type is what the caller frees. */
 static int read_rest(const cli_invocation *invocation, once_outcome *outcome, char **type)
 {
-	if (invocation->given[OPTION_RESOLVED_RESULT]) {
-		int result = cli_result(invocation, OPTION_RESOLVED_RESULT, "--result charge:17", type, &outcome->result_id);
+	if (invocation->given[OPTION_RESULT]) {
+		int result = cli_result(invocation, OPTION_RESULT, "--result charge:17", type, &outcome->result_id);
 		outcome->result_type = *type;
 		if (result != CLI_OK) {
 			return result;
@@ -357,8 +357,7 @@ static int read_rest(const cli_invocation *invocation, once_outcome *outcome, ch
 /* One intent, by its key, or all in doubt: leaving out the key must not decide about all. */
 static int check_which(const cli_invocation *invocation)
 {
-	const option_id of_one[] = {OPTION_KEY, OPTION_RESOLVED_RESULT},
-	                of_all[] = {OPTION_ERROR, OPTION_SINCE, OPTION_DOUBT_UNTIL};
+	const option_id of_one[] = {OPTION_KEY, OPTION_RESULT}, of_all[] = {OPTION_ERROR_CODE, OPTION_SINCE, OPTION_UNTIL};
 	bool all = invocation->given[OPTION_ALL];
 	const char *hint = "pgonce help resolve";
 

@@ -27,7 +27,7 @@ typedef struct decisions {
 
 char *resolve_many_named(const cli_invocation *invocation)
 {
-	const option_id narrowing[] = {OPTION_ERROR, OPTION_SINCE, OPTION_DOUBT_UNTIL};
+	const option_id narrowing[] = {OPTION_ERROR_CODE, OPTION_SINCE, OPTION_UNTIL};
 	const char *tenant = invocation->text[OPTION_TENANT];
 	const char *scope = invocation->text[OPTION_SCOPE];
 	char *named = tenant == NULL ? cli_format("all in doubt of all tenants, scope='%s'", scope)
@@ -96,7 +96,7 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 
 	if (invocation->given[OPTION_JSON]) {
 		const char *tenant = invocation->text[OPTION_TENANT];
-		json_t *filters = json_pack("{s:s?, s:s?, s:s?}", "error", invocation->text[OPTION_ERROR], "since",
+		json_t *filters = json_pack("{s:s?, s:s?, s:s?}", "error_code", invocation->text[OPTION_ERROR_CODE], "since",
 		                            decisions->since, "until", decisions->until);
 		cli_print_json(json_pack("{s:s, s:s?, s:b, s:o, s:s, s:s, s:b, s:I, s:I, s:O}", "scope",
 		                         invocation->text[OPTION_SCOPE], "tenant", tenant, "all_tenants", tenant == NULL,
@@ -152,7 +152,7 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 	int result = operator_read_time(invocation, connection, OPTION_SINCE, true, &decisions.since);
 
 	if (result == CLI_OK) {
-		result = operator_read_time(invocation, connection, OPTION_DOUBT_UNTIL, true, &decisions.until);
+		result = operator_read_time(invocation, connection, OPTION_UNTIL, true, &decisions.until);
 	}
 	bool more = result == CLI_OK;
 	while (more) {
@@ -163,7 +163,7 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 		                                      body,
 		                                      outcome->response_headers,
 		                                      invocation->text[OPTION_TENANT],
-		                                      invocation->text[OPTION_ERROR],
+		                                      invocation->text[OPTION_ERROR_CODE],
 		                                      decisions.since,
 		                                      decisions.until,
 		                                      invocation->given[OPTION_DRY_RUN] ? "true" : "false",

@@ -112,8 +112,7 @@ int cli_stuck(const cli_invocation *invocation)
 	int64_t running_ms = cli_number(invocation, OPTION_LONGER_THAN, LONG_MS);
 	char *take = operator_take(invocation);
 	char *running = cli_format("%" PRId64 " milliseconds", running_ms);
-	const char *parameters[] = {invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT], running,
-	                            take};
+	const char *parameters[] = {invocation->text[OPTION_SCOPE], invocation->text[OPTION_TENANT], running, take};
 	json_t *stuck = NULL;
 	int result = list(invocation, SQL_STUCK, 4, parameters, &stuck);
 
@@ -139,7 +138,7 @@ int cli_in_doubt(const cli_invocation *invocation)
 	                                          {"TRIES", "attempts", COLUMN_NUMBER},
 	                                          {NULL, NULL, COLUMN_TEXT}};
 	char *take = operator_take(invocation);
-	const char *parameters[] = {invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT], take};
+	const char *parameters[] = {invocation->text[OPTION_SCOPE], invocation->text[OPTION_TENANT], take};
 	json_t *rows = NULL;
 	int result = list(invocation, SQL_IN_DOUBT, 3, parameters, &rows);
 

@@ -130,7 +130,7 @@ static int claim(run *run)
 {
 	const cli_invocation *invocation = run->invocation;
 	int64_t lease_ms = cli_number(invocation, OPTION_LEASE, 0);
-	int64_t ttl_ms = cli_number(invocation, OPTION_TTL, 0);
+	int64_t retention_ms = cli_number(invocation, OPTION_RETENTION, 0);
 	bool takes_over = invocation->given[OPTION_ON_STALE] && strcmp(invocation->text[OPTION_ON_STALE], "takeover") == 0;
 	once_intent intent = run->intent;
 	char *owner = describe_owner();
@@ -141,7 +141,7 @@ static int claim(run *run)
 	for (int tries = 0; tries < CLAIM_TRIES_MAX && code == ONCE_SERIALIZATION; tries++) {
 		once_error_free(error);
 		error = NULL;
-		code = once_claim(run->session, &intent, &run->fingerprint, owner, lease_ms, ttl_ms, &run->claim, &error);
+		code = once_claim(run->session, &intent, &run->fingerprint, owner, lease_ms, retention_ms, &run->claim, &error);
 	}
 	free(owner);
 	return code == ONCE_OK ? CLI_OK : cli_report_error(invocation, error);

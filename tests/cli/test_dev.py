@@ -54,7 +54,7 @@ class Dev:
         raise AssertionError("".join(lines) + process.stderr.read())
 
     def status(self):
-        return json.loads(self("--status", "--json").stdout)
+        return json.loads(self("--check", "--json").stdout)
 
     def connect(self):
         connection = psycopg2.connect(self.status()["dsn"])
@@ -114,7 +114,7 @@ def test_it_comes_up_and_goes_down_and_keeps_its_data(dev):
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
     assert_ends(status["pid"])
-    assert dev("--status").returncode == 3
+    assert dev("--check").returncode == 3
     process, _ = dev.foreground()
     assert dev.value("SELECT answer FROM kept") == 42
     process.send_signal(signal.SIGTERM)
@@ -172,7 +172,7 @@ def test_only_its_owner_gets_in_and_only_by_the_socket(dev):
 
 
 def test_detach_status_stop_are_idempotent(dev):
-    assert dev("--status").returncode == 3
+    assert dev("--check").returncode == 3
     assert dev("--stop").returncode == 0
     first = dev("--detach")
     assert first.returncode == 0, first.stderr
@@ -207,7 +207,7 @@ def test_a_crashed_server_is_told_and_comes_up_again(dev):
     assert "has stopped" in process.stderr.read()
     assert (pathlib.Path(status["data"]) / "postmaster.pid").exists()
     # The killed server's children end by themselves; until then its memory is in use, and a new one would be refused.
-    assert dev("--status").returncode == 3
+    assert dev("--check").returncode == 3
     wait_until(lambda: dev("--detach").returncode == 0, "the server to come up again")
     assert dev.value("SELECT answer FROM kept") == 42
 
@@ -220,7 +220,7 @@ def test_a_stale_lock_file_does_not_mislead(dev):
     (data / "postmaster.pid").write_text(f"{os.getpid()}\n{data}\n0\n5432\n\n\n")
     owner = data.stat()
     os.chown(data / "postmaster.pid", owner.st_uid, owner.st_gid)
-    assert dev("--status").returncode == 3
+    assert dev("--check").returncode == 3
     started = dev("--detach")
     assert started.returncode == 0, started.stderr
 

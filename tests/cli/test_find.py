@@ -326,8 +326,8 @@ def test_resolve_all_counts_by_error_in_a_dry_run_and_then_decides(pgonce, db):
     assert (told["dry_run"], told["decided"], told["skipped"], told["to"]) == (True, 5, 0, "failed_retryable")
     assert told["errors"] == [{"error": error, "decided": count, "skipped": 0} for error, count in (("reset", 1), ("timeout", 3), (None, 1))]
     assert set(states(db).values()) == {"in_doubt"} and db.value("SELECT count(*) FROM once.decision") == 0
-    text = pgonce(*words, "--error", "timeout").stdout.decode()
-    assert "scope='payments' error='timeout': 3 -> failed_retryable" in text and "3  timeout" in text
+    text = pgonce(*words, "--error-code", "timeout").stdout.decode()
+    assert "scope='payments' error-code='timeout': 3 -> failed_retryable" in text and "3  timeout" in text
     assert db.value("SELECT count(*) FROM once.decision WHERE reason = 'the provider took nothing'") == 3
     done = pgonce(*words, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["decided"] == 2
@@ -347,13 +347,13 @@ def test_resolve_all_is_narrowed_by_tenant_and_time(pgonce, db):
 
 
 ALL = ("resolve", "--scope", "payments", "--all", "--as", "failed_retryable")
-NARROWED = ("--tenant", "acme", "--error", "timeout", "--since", "2h", "--until", "1s")
+NARROWED = ("--tenant", "acme", "--error-code", "timeout", "--since", "2h", "--until", "1s")
 
 
 @pytest.mark.parametrize("options, named", [
     ((), "all in doubt of all tenants, scope='payments'"),
     (("--tenant", ""), "all in doubt of tenant='' scope='payments'"),
-    (NARROWED, "all in doubt of tenant='acme' scope='payments' error='timeout' since='2h' until='1s'"),
+    (NARROWED, "all in doubt of tenant='acme' scope='payments' error-code='timeout' since='2h' until='1s'"),
 ])
 def test_resolve_all_names_which_it_is_about(pgonce, db, options, named):
     assert pgonce(*ALL, *options, "--reason", "r").stdout.decode() == f"{named}: 0 -> failed_retryable\n"
@@ -366,9 +366,9 @@ def test_resolve_all_names_which_it_is_about(pgonce, db, options, named):
 
 def test_resolve_all_names_which_it_is_about_to_scripts_too(pgonce, db):
     told = json.loads(pgonce(*ALL, "--reason", "r", "--json").stdout)
-    assert (told["tenant"], told["all_tenants"]) == (None, True) and told["filters"] == {"error": None, "since": None, "until": None}
+    assert (told["tenant"], told["all_tenants"]) == (None, True) and told["filters"] == {"error_code": None, "since": None, "until": None}
     told = json.loads(pgonce(*ALL, *NARROWED, "--reason", "r", "--json").stdout)
-    assert (told["tenant"], told["all_tenants"], told["filters"]["error"]) == ("acme", False, "timeout")
+    assert (told["tenant"], told["all_tenants"], told["filters"]["error_code"]) == ("acme", False, "timeout")
     assert db.value("SELECT %s::timestamptz - %s::timestamptz BETWEEN '1h59m' AND '2h'", told["filters"]["until"], told["filters"]["since"])
 
 
@@ -440,7 +440,7 @@ def test_resolve_all_that_is_killed_is_just_started_again(pgonce, db):
     (("--all", "--key", "k", *DECIDED), "not with --all"),
     (("--all", "--result", "a:b", *DECIDED), "not with --all"),
     (("--key", "k", "--since", "1h", *DECIDED), "--since needs --all"),
-    (("--key", "k", "--error", "timeout", *DECIDED), "--error needs --all"),
+    (("--key", "k", "--error-code", "timeout", *DECIDED), "--error-code needs --all"),
 ])
 def test_resolve_decides_about_one_or_all_and_never_all_by_accident(pgonce, db, words, said):
     doubt(db, "k")

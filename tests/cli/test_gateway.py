@@ -45,9 +45,9 @@ def test_the_configuration_has_what_keeps_a_request_safe(line):
 
 @pytest.mark.parametrize("options, line", [
     (("--required",), "once required;"), (("--scope", "payments"), 'once_scope "payments";'),
-    (("--tenant", "http_x_tenant"), "once_tenant $http_x_tenant;"), (("--tenant", "$remote_user"), "once_tenant $remote_user;"),
+    (("--tenant-from", "http_x_tenant"), "once_tenant $http_x_tenant;"), (("--tenant-from", "$remote_user"), "once_tenant $remote_user;"),
     (("--on-5xx", "release"), "once_on_5xx release;"), (("--on-5xx", "store"), "once_on_5xx store;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
-    (("--listen", "[::1]:80"), "listen [::1]:80;"), (("--listen", "*:80", "--tenant", "none"), "listen *:80;"),
+    (("--listen", "[::1]:80"), "listen [::1]:80;"), (("--listen", "*:80", "--tenant-from", "none"), "listen *:80;"),
     (("--upstream", "https://api.example.com"), "server api.example.com:443;"), (("--upstream", "https://[::1]:8443/"), "server [::1]:8443;"),
     (("--upstream", "https://api.example.com"), "proxy_ssl_verify on;"), (("--upstream", "http://unix:/run/app.sock"), "server unix:/run/app.sock;"),
     (("--json",), '"verdict":"$once_verdict"'), (("--dir", "/srv/gate"), 'once_database "/srv/gate/database";'),
@@ -73,7 +73,7 @@ HOSTILE = ["x;} evil", 'x"; evil', "x\nevil", "x$evil", "x{evil", "x#evil", "x'e
 
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("option, form", [
-    ("--scope", "{}"), ("--tenant", "{}"), ("--tenant", "${}"), ("--listen", "{}:80"), ("--listen", "unix:/{}"), ("--on-5xx", "{}"), ("--dir", "{}"),
+    ("--scope", "{}"), ("--tenant-from", "{}"), ("--tenant-from", "${}"), ("--listen", "{}:80"), ("--listen", "unix:/{}"), ("--on-5xx", "{}"), ("--dir", "{}"),
     ("--listen", "127.0.0.1:{}"), ("--upstream", "http://{}"), ("--upstream", "http://host:{}"), ("--upstream", "http://unix:/{}"),
     ("--upstream", "http://host/{}"), ("--upstream", "{}"),
 ])
@@ -97,9 +97,9 @@ def test_an_upstream_is_a_server_and_nothing_else(upstream):
 @pytest.mark.parametrize("listen", ["*:80", "0.0.0.0:80", "10.0.0.1:80", "[::]:80", "example.com:80", "127.0.0.1.example.com:80"])
 def test_beyond_this_machine_somebody_must_say_whose_keys_these_are(listen):
     done = print_config(*UPSTREAM, "--listen", listen)
-    assert done.returncode == 2 and b"--tenant" in done.stderr and done.stdout == b""
+    assert done.returncode == 2 and b"--tenant-from" in done.stderr and done.stdout == b""
     for tenant in ("none", "http_x_tenant"):
-        assert print_config(*UPSTREAM, "--listen", listen, "--tenant", tenant).returncode == 0
+        assert print_config(*UPSTREAM, "--listen", listen, "--tenant-from", tenant).returncode == 0
 
 
 def test_the_configuration_holds_no_password():
@@ -254,7 +254,7 @@ def test_an_address_in_use_is_told_at_once(gateway, db, upstream):
         port.listen()
         try:
             for address in (f"unix:{gateway.socket}", f"127.0.0.1:{port.getsockname()[1]}", f"*:{port.getsockname()[1]}"):
-                words = [address if word == f"unix:{other.socket}" else word for word in other.words("--tenant", "none")]
+                words = [address if word == f"unix:{other.socket}" else word for word in other.words("--tenant-from", "none")]
                 done = subprocess.run(words, capture_output=True, check=False, timeout=60, env=clean_environment())
                 assert done.returncode == 1 and f"something listens at {address} already" in done.stderr.decode(), done
             assert gateway.post("k1").status == 201

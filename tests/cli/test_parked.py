@@ -30,7 +30,7 @@ def test_one_list_has_both_the_dead_first(pgonce, both):
         (("--kind", "event"), [event]), (("--relay", "orders"), [event]), (("--kind", "message"), [message, retrying]),
         (("--consumer", "stock"), [message, retrying]), (("--state", "dead"), [event, message]), (("--topic", "mail"), [event, message]),
         (("--error", "http"), [event]), (("--error", "P0001"), [message, retrying]), (("--tenant", "acme"), [retrying]), (("--limit", "2"), [event, message]),
-        (("--older-than", "1h"), []),
+        (("--until", "1h"), []),
     ):  # fmt: skip
         assert listed(pgonce, *words) == found, words
     told = json.loads(text_of(pgonce("parked", "list", "--json")))["counts"]

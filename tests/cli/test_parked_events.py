@@ -119,8 +119,8 @@ def test_the_list_is_narrowed_by_relay_topic_state_and_number(pgonce, relay, emi
     assert listed("--topic", "b") == [("audit", two), ("orders", two)]
     assert listed("--state", "dead") == [("audit", one), ("orders", one)]
     assert listed("--state", "pending", "--relay", "orders") == [("orders", pending)]
-    assert listed("--kind", "message") == listed("--tenant", "a") == listed("--type", "c") == listed("--error", "500") == listed("--older-than", "1h") == []
-    assert listed("--kind", "event", "--type", "b", "--tenant", "", "--older-than", "tomorrow") == [("audit", two), ("orders", two)]
+    assert listed("--kind", "message") == listed("--tenant", "a") == listed("--type", "c") == listed("--error", "500") == listed("--until", "1h") == []
+    assert listed("--kind", "event", "--type", "b", "--tenant", "", "--until", "tomorrow") == [("audit", two), ("orders", two)]
     assert listed("--limit", "1") == [("audit", one)]
     assert b"only the first 1" in parked(pgonce, "list", "--limit", "1").stderr
     assert "nothing is in this state" in text_of(parked(pgonce, "list", "--state", "waiting"))
@@ -264,7 +264,7 @@ def test_many_are_counted_first_and_decided_about_with_yes(pgonce, db, relay, em
     done = json.loads(text_of(parked(pgonce, "discard", "--relay", "orders", "--topic", "mail", "--yes", "--reason", "too late", "--json")))
     assert (done["dry_run"], done["items"], done["reason"]) == (False, 3, "too late")
     assert done["filters"] == {"kind": None, "relay": "orders", "consumer": None, "tenant": None, "topic": "mail", "type": None, "error": None,
-                               "state": None, "before": None}  # fmt: skip
+                               "state": None, "until": None}  # fmt: skip
     assert done["groups"] == [{"kind": "event", "holder": "orders", "topic": "mail", "state": "dead", "items": 3}]
     assert [state_of(pgonce, event) for event in mails + others] == ["passed"] * 3 + ["dead"]
     text = text_of(parked(pgonce, "retry", "--state", "dead", "--yes", "--reason", "the broker is back"))
@@ -282,10 +282,10 @@ def test_many_are_narrowed_by_age_as_the_list_tells_it(pgonce, db, relay, emit):
         played.park(event, "dead")
     db.execute("UPDATE once.outbox SET created_at = created_at - interval '2 hours' WHERE event_id = %s", old)
     for words, count in ((("1h",), 1), (("1s",), 1), (("3h",), 0), (("tomorrow",), 2)):
-        assert json.loads(text_of(parked(pgonce, "retry", "--older-than", *words, "--json")))["items"] == count
-    text_of(parked(pgonce, "discard", "--older-than", "1h", "--yes", "--reason", "r"))
+        assert json.loads(text_of(parked(pgonce, "retry", "--until", *words, "--json")))["items"] == count
+    text_of(parked(pgonce, "discard", "--until", "1h", "--yes", "--reason", "r"))
     assert (state_of(pgonce, old), state_of(pgonce, new)) == ("passed", "dead")
-    assert "'soon-ish' is no time" in text_of(parked(pgonce, "retry", "--older-than", "soon-ish"), 2)
+    assert "'soon-ish' is no time" in text_of(parked(pgonce, "retry", "--until", "soon-ish"), 2)
 
 
 def test_thousands_are_decided_about_in_many_transactions(pgonce, db, relay, emit):
@@ -304,7 +304,7 @@ def test_thousands_are_decided_about_in_many_transactions(pgonce, db, relay, emi
     ((), "which one"), (("--yes", "--reason", "r"), "which one"), (("--topic", "t", "--yes"), "needs --reason"),
     (("--topic", "t", "--yes", "--reason", " "), "needs --reason"), (("--topic", "t", "--yes", "--dry-run", "--reason", "r"), "opposites"),
     (("--state", "pending"), "pending"), (("0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55", "--topic", "t", "--reason", "r"), "--topic is for many"),
-    (("0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55", "--yes", "--reason", "r"), "--yes is for many"), (("--topic", "t", "--from", "now"), "--from"),
+    (("0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55", "--yes", "--reason", "r"), "--yes is for many"), (("--topic", "t", "--since", "now"), "--since"),
     (("--relay", "r", "--consumer", "c"), "--consumer"), (("--relay", "r", "--kind", "message"), "--kind"), (("--kind", "key"), "event|message")])
 @pytest.mark.parametrize("verb", ["retry", "discard"])
 def test_a_wrong_word_about_many_is_said_before_anything_is_done(bare, verb, words, part):
@@ -318,12 +318,12 @@ def test_replay_delivers_again_what_was_passed(pgonce, db, relay, emit):
     played = relay()
     one, two = emit("a"), emit("b")
     played.pass_all()
-    assert "0 events" in text_of(parked(pgonce, "replay", "--from", "tomorrow", "--reason", "r"))
-    done = parked(pgonce, "replay", "--from", "yesterday", "--topic", "b", "--reason", "the broker lost its disk", "--json")
+    assert "0 events" in text_of(parked(pgonce, "replay", "--since", "tomorrow", "--reason", "r"))
+    done = parked(pgonce, "replay", "--since", "yesterday", "--topic", "b", "--reason", "the broker lost its disk", "--json")
     answer = json.loads(text_of(done))
     assert (answer["relay"], answer["topic"], answer["replayed"]) == ("orders", "b", 1)
     assert (state_of(pgonce, one), state_of(pgonce, two)) == ("passed", "waiting")
-    assert "1 event since" in text_of(parked(pgonce, "replay", "--from", "yesterday", "--reason", "r"))
+    assert "1 event since" in text_of(parked(pgonce, "replay", "--since", "yesterday", "--reason", "r"))
     assert db.value("SELECT count(*) FROM once.parked_decision WHERE what = 'replay'") == 3
 
 
@@ -332,25 +332,25 @@ def test_replay_of_what_inboxes_have_forgotten_needs_force(pgonce, db, relay, em
     emit()
     played.pass_all()
     db.execute("UPDATE once.outbox SET created_at = now() - interval '8 days'")
-    words = ("replay", "--from", "2000-01-01", "--reason", "r")
+    words = ("replay", "--since", "2000-01-01", "--reason", "r")
     assert "older than an inbox remembers" in text_of(parked(pgonce, *words), 1)
     assert "1 event since" in text_of(parked(pgonce, *words, "--force"))
 
 
 def test_replay_must_be_told_from_when_and_by_whom(pgonce, relay):
-    assert "no relay has run" in text_of(parked(pgonce, "replay", "--from", "yesterday", "--reason", "r"), 5)
+    assert "no relay has run" in text_of(parked(pgonce, "replay", "--since", "yesterday", "--reason", "r"), 5)
     relay("orders"), relay("audit")
-    assert "needs --from" in text_of(parked(pgonce, "replay", "--reason", "r"), 2)
-    assert "--relay" in text_of(parked(pgonce, "replay", "--from", "yesterday", "--reason", "r"), 2)
-    assert "'whenever' is no time" in text_of(parked(pgonce, "replay", "--from", "whenever", "--relay", "orders", "--reason", "r"), 2)
-    assert parked(pgonce, "replay", "--from", "yesterday", "--relay", "ordres", "--reason", "r").returncode == 5
+    assert "needs --since" in text_of(parked(pgonce, "replay", "--reason", "r"), 2)
+    assert "--relay" in text_of(parked(pgonce, "replay", "--since", "yesterday", "--reason", "r"), 2)
+    assert "'whenever' is no time" in text_of(parked(pgonce, "replay", "--since", "whenever", "--relay", "orders", "--reason", "r"), 2)
+    assert parked(pgonce, "replay", "--since", "yesterday", "--relay", "ordres", "--reason", "r").returncode == 5
 
 
 # the command line
 
 @pytest.mark.parametrize("words, part", [
     ((), "what to do"), (("lst",), "'lst'"), (("list", "x"), "'x'"), (("show",), "which one"), (("retry",), "which one"),
-    (("list", "--from", "now"), "--from"), (("list", "--reason", "r"), "--reason"), (("replay", "--limit", "1"), "--limit"),
+    (("list", "--since", "now"), "--since"), (("list", "--reason", "r"), "--reason"), (("replay", "--limit", "1"), "--limit"),
     (("list", "--state", "done"), "pending|waiting|retrying|dead"), (("list", "--yes"), "--yes"), (("show", "x", "--relay", "r"), "--relay"), (("list", "--limit", "0"), "out of range")])
 def test_a_wrong_command_line_is_said_before_anything_is_done(pgonce, words, part):
     text = text_of(parked(pgonce, *words), 2)
@@ -361,7 +361,7 @@ def test_a_wrong_command_line_is_said_before_anything_is_done(pgonce, words, par
 @pytest.mark.parametrize("reason", [(), ("--reason", " ")], ids=["none", "blank"])
 def test_changes_need_a_reason(pgonce, relay, emit, verb, reason):
     relay()
-    words = [verb] + ([emit()] if verb != "replay" else ["--from", "yesterday"])
+    words = [verb] + ([emit()] if verb != "replay" else ["--since", "yesterday"])
     assert "needs --reason" in text_of(parked(pgonce, *words, *reason), 2)
 
 

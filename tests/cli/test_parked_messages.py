@@ -67,7 +67,7 @@ def test_the_list_is_narrowed_by_consumer_tenant_state_and_number(pgonce, park):
     assert listed("--state", "retrying") == ["m-2"]
     assert listed("--error", "NO SUCH THING") == listed("--error", "p0001") == []
     assert listed("--error", "SUCH ART", "--consumer", "audit") == listed("--error", "P0001", "--consumer", "audit") == ["m-3"]
-    assert listed("--kind", "event") == listed("--topic", "mail") == listed("--type", "t") == listed("--older-than", "1h") == []
+    assert listed("--kind", "event") == listed("--topic", "mail") == listed("--type", "t") == listed("--until", "1h") == []
     assert listed("--limit", "1") == ["m-3"]
     assert b"only the first 1" in parked(pgonce, "list", "--limit", "1").stderr
     assert "nothing is in this state" in text_of(parked(pgonce, "list", "--state", "waiting"))
@@ -161,7 +161,7 @@ def test_many_are_counted_first_and_decided_about_with_yes(pgonce, db, park):
     done = count_of(pgonce, "discard", "--consumer", "stock", "--topic", "mail", "--yes", "--reason", "too late")
     assert (done["dry_run"], done["items"], done["reason"]) == (False, 3, "too late")
     assert done["filters"] == {"kind": None, "relay": None, "consumer": "stock", "tenant": None, "topic": "mail", "type": None, "error": None,
-                               "state": None, "before": None}  # fmt: skip
+                               "state": None, "until": None}  # fmt: skip
     assert done["groups"] == [{"kind": "message", "holder": "stock", "topic": "mail", "state": "dead", "items": 3}]
     text = text_of(parked(pgonce, "retry", "--error", "TIME", "--yes", "--reason", "the host is back"))
     assert text.startswith("retry: 1 message: tried again now")
@@ -175,10 +175,10 @@ def test_many_are_narrowed_by_age_as_the_list_tells_it(pgonce, db, park):
     park("new")
     db.execute("UPDATE once.parked_message SET parked_at = parked_at - interval '2 hours' WHERE message_id = 'old'")
     for words, count in ((("1h",), 1), (("1s",), 1), (("3h",), 0), (("tomorrow",), 2)):
-        assert count_of(pgonce, "retry", "--older-than", *words)["items"] == count
-    text_of(parked(pgonce, "discard", "--older-than", "1h", "--yes", "--reason", "r"))
+        assert count_of(pgonce, "retry", "--until", *words)["items"] == count
+    text_of(parked(pgonce, "discard", "--until", "1h", "--yes", "--reason", "r"))
     assert db.rows("SELECT message_id FROM once.parked_message") == [("new",)]
-    assert "'soon-ish' is no time" in text_of(parked(pgonce, "retry", "--older-than", "soon-ish"), 2)
+    assert "'soon-ish' is no time" in text_of(parked(pgonce, "retry", "--until", "soon-ish"), 2)
 
 
 def test_what_a_consumer_is_trying_is_skipped_and_told(pgonce, db, park):

@@ -107,7 +107,7 @@ def test_the_model_is_within_fifteen_percent_of_what_is_written(measured, offlin
     real = measure(measured, rows, kind, body, leased, events)
     payload = measured.value("SELECT coalesce(max(pg_column_size(payload)), 1) FROM once.outbox")
     headers = measured.value("SELECT coalesce(max(pg_column_size(response_headers)), 0) FROM once.intent")
-    words = ["plan", "--rate", "100", "--key", kind, "--body", str(body), "--headers", str(headers), "--events-per-intent", str(events),
+    words = ["plan", "--rate", "100", "--key-form", kind, "--body-bytes", str(body), "--header-bytes", str(headers), "--events-per-intent", str(events),
              "--event-bytes", str(payload), "--scope-bytes", "10", "--json", *(["--leased"] if leased else [])]
     said = json.loads(offline(*words).stdout)["per_intent"]
     for part, bytes_per_row in real.items():
@@ -117,7 +117,7 @@ def test_the_model_is_within_fifteen_percent_of_what_is_written(measured, offlin
 
 def test_random_keys_need_the_whole_index_in_memory_and_dated_ones_the_last_hour(offline):
     def told(key, retention):
-        return json.loads(offline("plan", "--rate", "1000", "--retention", retention, "--key", key, "--json").stdout)
+        return json.loads(offline("plan", "--rate", "1000", "--retention", retention, "--key-form", key, "--json").stdout)
 
     week, month = told("uuidv7", "7d"), told("uuidv7", "28d")
     assert week["held"]["hot_index_bytes"] == month["held"]["hot_index_bytes"] < week["held"]["index_bytes"] / 100
@@ -131,7 +131,7 @@ def test_random_keys_need_the_whole_index_in_memory_and_dated_ones_the_last_hour
 
 
 def test_it_is_told_in_words_without_a_database(offline):
-    text = offline("plan", "--rate", "10000", "--retention", "7d", "--body", "2KB", env={"PGHOST": "/nowhere"}).stdout.decode()
+    text = offline("plan", "--rate", "10000", "--retention", "7d", "--body-bytes", "2KB", env={"PGHOST": "/nowhere"}).stdout.decode()
     assert "864000000 rows" in text and "in TOAST" in text
     assert len(re.findall(r"^  [0-9.]+ +\S+ .B", text, re.M)) == 4
     assert max(map(len, text.splitlines())) <= 130
@@ -140,10 +140,10 @@ def test_it_is_told_in_words_without_a_database(offline):
 @pytest.mark.parametrize("arguments, said", [
     ((), "--rate N is required"),
     (("--rate", "0"), "out of range"),
-    (("--rate", "1", "--key", "uuid"), "neither uuidv7"),
-    (("--rate", "1", "--key", "0"), "neither uuidv7"),
-    (("--rate", "1", "--key", "256"), "neither uuidv7"),
-    (("--rate", "1", "--body", "2XB"), "no size"),
+    (("--rate", "1", "--key-form", "uuid"), "neither uuidv7"),
+    (("--rate", "1", "--key-form", "0"), "neither uuidv7"),
+    (("--rate", "1", "--key-form", "256"), "neither uuidv7"),
+    (("--rate", "1", "--body-bytes", "2XB"), "no size"),
     (("--rate", "1", "--leased", "--same-transaction"), "only one of them"),
 ])
 def test_a_wrong_plan_is_refused(tmp_path, arguments, said):
