@@ -206,6 +206,9 @@ def metrics_document():
         out.append(f"## {title}\n\n| metric | |\n| --- | --- |")
         out += [f"| `{name}{'_total' if kind == 'counter' else ''}` | {help_text} |" for name, kind, help_text in rows]
         out.append("")
+    out.append("## The clients' telemetry\n\nA client tells OpenTelemetry of each call if the application has set it up. In Spring Boot, Micrometer gets the spans as observations, with scope and "
+               "verdict. No client tells a key, a tenant or a body.")
+    out += spec.telemetry(".md", 150)
     return "\n".join(out)
 
 

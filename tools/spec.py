@@ -29,6 +29,7 @@ RETRIES = json.loads((SPEC / "retries.json").read_text())["milliseconds"]
 REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
 KEYS = json.loads((SPEC / "keys.json").read_text())
 KEY_VECTORS = json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"]
+TELEMETRY = json.loads((SPEC / "telemetry.json").read_text())
 VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
 
 
@@ -167,6 +168,44 @@ def key_cases(suffix, width):
     """For the C test: the header, its fault where a bare key is taken, and the key."""
     faults = {sentence: f"KEY_{name.upper()}" for name, sentence in KEYS["faults"].items()}
     return [f'{{{c_literal(row["header"])}, {faults[row["refused"]] if "refused" in row else "KEY_GOOD"}, {c_literal(row.get("key", ""))}}},' for row in KEY_VECTORS]
+
+
+def telemetry(suffix, width, names=()):
+    """The names in the telemetry of the clients."""
+    kinds, instruments, attributes = TELEMETRY["span"]["kinds"], TELEMETRY["instruments"], TELEMETRY["attributes"]
+    prefix = TELEMETRY["span"]["prefix"]
+    if suffix == ".md":
+        def row(name, what, each):
+            return f"| `{name}` | {what} | {each['about']}{' (' + ', '.join(each['by']) + ')' if 'by' in each else ''} |"
+        return [
+            "", "| name | is | of |", "| --- | --- | --- |",
+            *(row(prefix + kind, "span", each) for kind, each in kinds.items()),
+            *(row(each["name"], each["type"] + (f" ({each['unit']})" if "unit" in each else ""), each) for each in instruments.values()),
+            *(row(each["name"], "attribute", each) for each in attributes.values()),
+            "",
+        ]  # fmt: skip
+    language = {".js": "Node", ".py": "Python", ".go": "Go", ".java": "Java"}[suffix]
+    told = [("SPAN_PREFIX", prefix)]
+    for group, rows in (("ATTRIBUTE", attributes), ("INSTRUMENT", instruments)):
+        for name, each in rows.items():
+            if language in each.get("by", [language]):
+                told.append((f"{name.upper()}_{group}", each["name"]))
+                if group == "INSTRUMENT":
+                    told.append((f"{name.upper()}_ABOUT", each["about"]))
+                    told += [(f"{name.upper()}_UNIT", each["unit"])] if "unit" in each else []
+    if names:
+        told = [(name, text) for name, text in told if name in names]
+    if suffix == ".go":
+        named = [(first.lower() + "".join(map(str.title, rest)), text) for (first, *rest), text in ((name.split("_"), text) for name, text in told)]
+        longest = max(len(name) for name, _ in named)  # gofmt puts the "=" below each other
+        return [f"{name:{longest}} = {quoted(suffix, text)}" for name, text in named]
+    form = {".js": "const {} = {};", ".py": "_{} = {}", ".java": "static final String {} = {};"}[suffix]
+    return [form.format(name, quoted(suffix, text)) for name, text in told]
+
+
+def observation(suffix, width):
+    """The names that Micrometer gets, which does the counting."""
+    return telemetry(suffix, width, ("SPAN_PREFIX", "SCOPE_ATTRIBUTE", "VERDICT_ATTRIBUTE"))
 
 
 def camel(name):
@@ -344,7 +383,7 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
@@ -392,6 +431,11 @@ SOURCES = {
     "cli/operate/story.c": ["verdicts-shown"],
     "docs/concepts.md": ["verdicts"],
     "docs/runbook.md": ["reasons"],
+    "clients/node/lib/trace.js": ["telemetry"],
+    "clients/python/src/pgonce/_trace.py": ["telemetry"],
+    "clients/go/onceotel/onceotel.go": ["telemetry"],
+    "clients/java/pgonce/src/main/java/io/pgonce/OpenTelemetryObserver.java": ["telemetry"],
+    "clients/java/pgonce-spring-boot-starter/src/main/java/io/pgonce/spring/ObservationObserver.java": ["observation"],
     "tests/http/test_problem.c": ["problem-cases", "problem-bases"],
 }
 
@@ -431,6 +475,14 @@ def verdict_numbers():
             for name in sorted(wanted.keys() | found.keys()) if wanted.get(name) != found.get(name)]  # fmt: skip
 
 
+def telemetry_written_by_hand():
+    """Names of telemetry.json that a client has outside of the generated lines."""
+    names = {row["name"] for group in ("instruments", "attributes") for row in TELEMETRY[group].values()} | {TELEMETRY["span"]["prefix"]}
+    return [f"{path}: {literal} is written by hand: spec/telemetry.json has it"
+            for path, facts in SOURCES.items() if {"telemetry", "observation"} & set(facts)
+            for literal in re.findall(r"""["'`](pgonce\.[a-z_]*)""", MARKED.sub("", (ROOT / path).read_text())) if literal in names]  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
@@ -448,11 +500,11 @@ def main():
         else:
             path.write_text(made)
             print(f"wrote {name}")
-    wrong = [*sqlstates(), *verdict_numbers()]
+    wrong = [*sqlstates(), *verdict_numbers(), *telemetry_written_by_hand()]
     for each in wrong:
         print(each)
     if wrong:
-        sys.exit("tools/spec.py: the SQLSTATEs of the contract or the verdicts of pgonce.h differ from spec/")
+        sys.exit("tools/spec.py: a fact of spec/ has another value, or is missing, in a source")
     if check and stale:
         sys.exit("tools/spec.py: a source differs from spec/: run tools/spec.py")
 

@@ -78,6 +78,16 @@ def test_a_verdict_with_another_number_is_found(copy, file, old, new):
     assert code == 1 and "in once_verdict, and" in said
 
 
+@pytest.mark.parametrize("file, old, new", [
+    ("clients/node/lib/trace.js", "SPAN_PREFIX + kind", "`pgonce.${kind}`"),
+    ("clients/go/onceotel/onceotel.go", "attribute.String(scopeAttribute", 'attribute.String("pgonce.scope"'),
+])  # fmt: skip
+def test_a_name_of_a_span_that_is_written_by_hand_is_found(copy, file, old, new):
+    change(copy / file, old, new)
+    code, said = check(copy)
+    assert code == 1 and f"{file}: pgonce." in said and "is written by hand" in said
+
+
 def test_each_row_is_in_the_reference_with_its_whole_hint():
     page = (ROOT / "docs/sql.md").read_text()
     for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items():

@@ -19,6 +19,18 @@ function traceparent() {
     ? `00-${context.traceId}-${context.spanId}-${context.traceFlags.toString(16).padStart(2, '0')}` : undefined;
 }
 
+// spec: telemetry
+const SPAN_PREFIX = 'pgonce.';
+const KIND_ATTRIBUTE = 'pgonce.kind';
+const SCOPE_ATTRIBUTE = 'pgonce.scope';
+const VERDICT_ATTRIBUTE = 'pgonce.verdict';
+const CALLS_INSTRUMENT = 'pgonce.calls';
+const CALLS_ABOUT = 'Calls, by kind, scope and verdict';
+const DURATION_INSTRUMENT = 'pgonce.duration';
+const DURATION_ABOUT = 'How long a call took, its effect included';
+const DURATION_UNIT = 's';
+// end of spec
+
 let made = {};
 
 /** Made anew where the application sets up its metrics after the first call. */
@@ -28,8 +40,8 @@ function instruments() {
     const meter = provider.getMeter('pgonce');
     made = {
       provider,
-      calls: meter.createCounter('pgonce.calls', {description: 'Calls, by kind, scope and verdict'}),
-      duration: meter.createHistogram('pgonce.duration', {unit: 's', description: 'How long a call took'}),
+      calls: meter.createCounter(CALLS_INSTRUMENT, {description: CALLS_ABOUT}),
+      duration: meter.createHistogram(DURATION_INSTRUMENT, {unit: DURATION_UNIT, description: DURATION_ABOUT}),
     };
   }
   return made;
@@ -38,9 +50,9 @@ function instruments() {
 /** Runs work(verdict) within a span of this kind, and counts it; it calls verdict(text) once it knows. */
 function traced(kind, scope, work) {
   if (!api) return work(() => {});
-  const labels = {'pgonce.kind': kind, 'pgonce.scope': scope};
+  const labels = {[KIND_ATTRIBUTE]: kind, [SCOPE_ATTRIBUTE]: scope};
   const begun = performance.now();
-  return api.trace.getTracer('pgonce').startActiveSpan(`pgonce.${kind}`, {attributes: labels}, async (span) => {
+  return api.trace.getTracer('pgonce').startActiveSpan(SPAN_PREFIX + kind, {attributes: labels}, async (span) => {
     let verdict = 'error';
     try {
       return await work((said) => {
@@ -51,11 +63,11 @@ function traced(kind, scope, work) {
       span.setStatus({code: api.SpanStatusCode.ERROR});
       throw error;
     } finally {
-      span.setAttribute('pgonce.verdict', verdict);
+      span.setAttribute(VERDICT_ATTRIBUTE, verdict);
       span.end();
       const {calls, duration} = instruments();
-      calls.add(1, {...labels, 'pgonce.verdict': verdict});
-      duration.record((performance.now() - begun) / 1000, {...labels, 'pgonce.verdict': verdict});
+      calls.add(1, {...labels, [VERDICT_ATTRIBUTE]: verdict});
+      duration.record((performance.now() - begun) / 1000, {...labels, [VERDICT_ATTRIBUTE]: verdict});
     }
   });
 }

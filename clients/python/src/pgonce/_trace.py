@@ -11,14 +11,26 @@ from typing import Any, Dict, Optional, Type
 
 from .errors import OnceError
 
+# spec: telemetry
+_SPAN_PREFIX = "pgonce."
+_KIND_ATTRIBUTE = "pgonce.kind"
+_SCOPE_ATTRIBUTE = "pgonce.scope"
+_VERDICT_ATTRIBUTE = "pgonce.verdict"
+_CALLS_INSTRUMENT = "pgonce.calls"
+_CALLS_ABOUT = "Calls, by kind, scope and verdict"
+_DURATION_INSTRUMENT = "pgonce.duration"
+_DURATION_ABOUT = "How long a call took, its effect included"
+_DURATION_UNIT = "s"
+# end of spec
+
 try:
     from opentelemetry import metrics as _metrics, trace as _trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator as _Propagator
 
     _tracer = _trace.get_tracer("pgonce")
     _meter = _metrics.get_meter("pgonce")
-    _calls = _meter.create_counter("pgonce.calls", description="Calls, by kind, scope and verdict")
-    _duration = _meter.create_histogram("pgonce.duration", unit="s", description="How long a call took")
+    _calls = _meter.create_counter(_CALLS_INSTRUMENT, description=_CALLS_ABOUT)
+    _duration = _meter.create_histogram(_DURATION_INSTRUMENT, unit=_DURATION_UNIT, description=_DURATION_ABOUT)
 except ImportError:  # pragma: no cover - seen in a process without it
     _trace = None  # type: ignore[assignment]
 
@@ -38,13 +50,13 @@ class span:
         self.said = verdict
 
     def _labels(self) -> Dict[str, str]:
-        return {"pgonce.kind": self.kind, "pgonce.scope": self.scope}
+        return {_KIND_ATTRIBUTE: self.kind, _SCOPE_ATTRIBUTE: self.scope}
 
     def __enter__(self) -> "span":
         if self.open:
             self.begun = time.monotonic()
             if not isinstance(_trace.get_tracer_provider(), _trace.ProxyTracerProvider) or _trace.get_current_span() is not _trace.INVALID_SPAN:
-                self.made = _tracer.start_span(f"pgonce.{self.kind}", attributes=self._labels())
+                self.made = _tracer.start_span(_SPAN_PREFIX + self.kind, attributes=self._labels())
                 self.manager = _trace.use_span(self.made, record_exception=False, set_status_on_exception=False)
                 self.manager.__enter__()
                 carrier: Dict[str, str] = {}
@@ -62,9 +74,9 @@ class span:
         if self.manager is not None:
             if raised is not None:
                 self.made.set_status(_trace.StatusCode.ERROR)
-            self.made.set_attribute("pgonce.verdict", self.said)
+            self.made.set_attribute(_VERDICT_ATTRIBUTE, self.said)
             self.made.end()
-        labels = {**self._labels(), "pgonce.verdict": self.said}
+        labels = {**self._labels(), _VERDICT_ATTRIBUTE: self.said}
         _calls.add(1, labels)
         _duration.record(time.monotonic() - self.begun, labels)
 

@@ -7,6 +7,11 @@ import io.pgonce.Observer;
 
 /** Micrometer's observations, which are its metrics and its spans. Inside of each, an OpenTelemetry span where that is there. */
 final class ObservationObserver implements Observer {
+    // spec: observation
+    static final String SPAN_PREFIX = "pgonce.";
+    static final String SCOPE_ATTRIBUTE = "pgonce.scope";
+    static final String VERDICT_ATTRIBUTE = "pgonce.verdict";
+    // end of spec
     private final ObservationRegistry registry;
 
     ObservationObserver(ObservationRegistry registry) {
@@ -15,8 +20,8 @@ final class ObservationObserver implements Observer {
 
     @Override
     public Span start(String operation, String scope) {
-        Observation observation = Observation.start("pgonce." + operation, registry).lowCardinalityKeyValue("pgonce.scope", scope)
-            .lowCardinalityKeyValue("pgonce.verdict", "unknown");
+        Observation observation = Observation.start(SPAN_PREFIX + operation, registry).lowCardinalityKeyValue(SCOPE_ATTRIBUTE, scope)
+            .lowCardinalityKeyValue(VERDICT_ATTRIBUTE, "unknown");
         Observation.Scope current = observation.openScope();
         return new Span() {
             @Override
@@ -26,7 +31,7 @@ final class ObservationObserver implements Observer {
 
             @Override
             public void verdict(String verdict) {
-                observation.lowCardinalityKeyValue("pgonce.verdict", verdict);
+                observation.lowCardinalityKeyValue(VERDICT_ATTRIBUTE, verdict);
             }
 
             @Override
