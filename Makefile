@@ -113,8 +113,9 @@ install: ## build as who the tree belongs to, and install: the command, the libr
 	@[ -x $(PYTHON) ] || tools/setup.sh build
 	@$(PYTHON) tools/install.py $(BUILD) "$(PREFIX)"
 
-docs: build ## write the generated parts of docs/ and the man pages
+docs: build ## write the generated parts of docs/, the man pages and the dashboard
 	@tools/docs.py --build $(BUILD)
+	@tools/dashboard.py
 
 spec: ## write the facts of spec/ into the sources that need them
 	@tools/spec.py

@@ -52,6 +52,7 @@ check "Python compiles" /usr/bin/python3 -m py_compile $(git ls-files '*.py')
 check "SQL, texts and file heads" /usr/bin/python3 tools/check_files.py
 check "turns of phrase (tools/prose.json)" /usr/bin/python3 tools/prose.py --check
 check "facts of spec/ in the sources are current" /usr/bin/python3 tools/spec.py --check
+check "the dashboard is what its table makes" /usr/bin/python3 tools/dashboard.py --check
 check "generated documents are current" /usr/bin/python3 tools/docs.py --build "$build" --check
 if [ "$failed" -gt 0 ]; then
 	echo "$failed check(s) failed"
