@@ -142,6 +142,22 @@ def check_messages(path, text):
             problem(f"{path}:{number}", "decides by the text of a message: use its code, or say in tools/check_files.py why not")
 
 
+# What one file of the gateway decides: who else set it would decide a second time. By member of gate_attempt.
+DECIDED_IN = {
+    "step": "gateway/ngx_http_once_step.c",
+    "problem": "gateway/ngx_http_once_step.c",
+    "report.kind": "gateway/ngx_http_once_report.c",
+    "report.decided": "gateway/ngx_http_once_report.c",
+}
+
+
+def check_decided(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        for member, home in DECIDED_IN.items():
+            if str(path) != home and re.search(rf"\battempt->{re.escape(member)}\s*=[^=]|&attempt->{re.escape(member)}\b", line):
+                problem(f"{path}:{number}", f"sets an attempt's {member}: only {home} does")
+
+
 def check_document(path, text):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         if not (ROOT / path.parent / target).exists():
@@ -179,9 +195,9 @@ def main():
         if path.suffix in (".c", ".h"):
             check_c(path, text)
             check_comments(path, text)
-
-
             check_messages(path, text)
+            if path.parts[0] == "gateway":
+                check_decided(path, text)
         if path.suffix == ".md":
             check_document(path, text)
             check_claims(path, text)

@@ -50,6 +50,25 @@ def test_what_is_no_message_may_be_compared(check_files, comparison):
     assert check_files.problems == []
 
 
+@pytest.mark.parametrize("line", [
+    "\tattempt->step = HTTP_PASS;",
+    "\tgate_fill(&attempt->problem);",
+    "\tattempt->report.kind = HTTP_REPORT_COMPLETE;",
+])  # fmt: skip
+def test_a_step_or_a_report_that_another_file_sets_is_found(check_files, line):
+    check_files.check_decided("gateway/ngx_http_once_claim.c", f"\n{line}\n")
+    assert len(check_files.problems) == 1 and check_files.problems[0].startswith("gateway/ngx_http_once_claim.c:2: sets an attempt's")
+    check_files.check_decided("gateway/ngx_http_once_claim.c", "if (attempt->step == HTTP_PASS && attempt->report.kind == HTTP_REPORT_FINAL)")
+    assert len(check_files.problems) == 1
+
+
+def test_each_file_that_decides_for_an_attempt_does_so(check_files):
+    for member, home in check_files.DECIDED_IN.items():
+        assert f"attempt->{member} =" in (ROOT / home).read_text()
+        check_files.check_decided(home, (ROOT / home).read_text())
+    assert check_files.problems == []
+
+
 def test_each_exception_is_one(check_files):
     """A file that no longer looks into a message loses its leave."""
     for path in list(check_files.MAY_READ_MESSAGES):
