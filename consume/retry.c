@@ -33,9 +33,9 @@ static bool receive_one(consumer *consumer, const message *message, bool *proces
 }
 
 /*
- * Keeps those of `messages` that must be applied; the others were applied before. All are removed
- * from the parked ones first, or the inbox would report each as parked. False also if the inbox
- * gives a message another verdict.
+ * Keeps those of `messages` that must be applied; the others were applied before. All must have
+ * been removed from the parked ones already, or the inbox would report each as parked. False also
+ * if the inbox gives a message another verdict.
  */
 static bool receive_all(consumer *consumer, message *const *messages, size_t count, message **fresh,
                         size_t *fresh_count, failure *failure)
@@ -49,7 +49,7 @@ static bool receive_all(consumer *consumer, message *const *messages, size_t cou
 		if (strcmp(verdict, "process") == 0) {
 			fresh[(*fresh_count)++] = messages[i];
 		} else if (strcmp(verdict, "duplicate") != 0) {
-			failure_set(failure, FAILURE_PASSING, "the inbox says %s of the message %s", verdict, messages[i]->id);
+			failure_set(failure, FAILURE_PASSING, "the inbox answers %s for the message %s", verdict, messages[i]->id);
 			good = false;
 		}
 	}
