@@ -131,7 +131,7 @@ static bool sort(message_batch *batch, message *message, const char *verdict, co
                  failure *failure)
 {
 	consumer *consumer = batch->consumer;
-	bool active = strcmp(verdict, "active") == 0;
+	bool active = strcmp(verdict, "processing_active") == 0;
 
 	if (active && batch->active_tries < ACTIVE_TRIES) {
 		failure_set(failure, FAILURE_PASSING, "another process is applying the message %s", message->id);

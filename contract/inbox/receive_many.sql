@@ -3,13 +3,13 @@
 -- traceparents[], birthdays): the inbox for a batch of messages (see once.receive) in one statement, in the
 -- consumer's own transaction. keys: messages with the same key are handled in order (NULL: in
 -- none). One row per element, in order (ordinal from 1):
---   process    apply it, then COMMIT
---   duplicate  it was applied before, or stands earlier in this batch: acknowledge it
---   parked     it is parked (once_job.message_park): acknowledge it
---   blocked    one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
---   mismatch   P4050: its id came with another payload
---   active     P4029: another transaction is applying it now; try again
---   invalid    code says why: P4001, P4003, P4099; with birthdays P4041, P4098 (try again)
+--   process            apply it, then COMMIT
+--   duplicate          it was applied before, or stands earlier in this batch: acknowledge it
+--   parked             it is parked (once_job.message_park): acknowledge it
+--   blocked            one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
+--   mismatch           P4050: its id came with another payload
+--   processing_active  P4029: another transaction is applying it now; try again
+--   invalid            code says why: P4001, P4003, P4099; with birthdays P4041, P4098 (try again)
 -- code is NULL where there is no error. A bad element never spoils its neighbours. Raises only for
 -- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
 -- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.
@@ -192,7 +192,7 @@ BEGIN
             END IF;
             code := coalesce(code, CASE WHEN verdict LIKE 'P4%' THEN verdict END);
             verdicts[n] := coalesce(code, verdict);
-            verdict := CASE code WHEN 'P4050' THEN 'mismatch' WHEN 'P4029' THEN 'active' ELSE
+            verdict := CASE code WHEN 'P4050' THEN 'mismatch' WHEN 'P4029' THEN 'processing_active' ELSE
                        CASE WHEN code IS NULL THEN verdict ELSE 'invalid' END END;
             IF keys[n] IS NOT NULL AND verdict NOT IN ('process', 'duplicate', 'parked')
                AND NOT (skip_dead AND verdict IN ('mismatch', 'invalid')) THEN

@@ -27,19 +27,7 @@ DECLARE
     stored bytea;
     counted bigint;
 BEGIN
-    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
-        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
-    END IF;
-    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
-        IF (response_text IS NULL OR response_json IS NULL) AND response_body IS NULL THEN
-            response_body := once._body_of(response_text, response_json);
-        ELSE
-            response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
-        END IF;
-    END IF;
-    IF traceparent IS NOT NULL THEN
-        traceparent := once._trace(traceparent);
-    END IF;
+    -- expand: outcome_arguments()
     -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)

@@ -53,6 +53,18 @@ def test_what_comes_twice_is_applied_once(applied):
     each_once(applied, 31)
 
 
+def test_a_message_that_another_transaction_is_applying_is_put_aside_for_a_while_and_the_others_go_on(applied):
+    busy = applied.connect(isolation="READ COMMITTED")
+    busy.cursor().execute("SELECT once.receive('stock', 'id-0', sha256('{}'))")
+    with Script([message(n) for n in range(3)]) as script, Consumer(script, applied.dsn(), config=script.config()) as consumer:
+        wait_until(lambda: ids(applied) == ["id-1", "id-2"], "the others to be applied")
+        wait_until(lambda: applied.rows("SELECT message_id, state, attempts FROM once.parked_message") == [("id-0", "waiting", 0)], "it to be put aside")
+        busy.rollback()
+        wait_until(lambda: ids(applied) == ["id-1", "id-2", "id-0"], "it to be applied")
+        assert 'sqlstate=P4029 failures=1 problem="another process is applying the message id-0"' in consumer.said()
+        assert consumer.stop() == 0
+
+
 def test_messages_are_handled_in_order(applied):
     with Script([message(n) for n in range(2000)]) as script:
         consume(script, applied.dsn(), batch=500)

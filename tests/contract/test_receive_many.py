@@ -24,7 +24,7 @@ def receive_many(connection, ids, keys=None, prints=None, consumer="mailer", ten
     assert [row.ordinal for row in rows] == list(range(1, len(ids) + 1))
     for row in rows:
         assert (row.code is None) == (row.verdict in ("process", "duplicate", "parked", "blocked")), row
-        assert (row.verdict == "mismatch") == (row.code == "P4050") and (row.verdict == "active") == (row.code == "P4029")
+        assert (row.verdict == "mismatch") == (row.code == "P4050") and (row.verdict == "processing_active") == (row.code == "P4029")
     return [row.code or row.verdict for row in rows]
 
 
