@@ -17,7 +17,7 @@
 #include <ngx_http.h>
 
 #include "http.h"
-#include "pgonce.h"
+#include "pgonce_batcher.h"
 
 extern ngx_module_t ngx_http_once_module;
 

@@ -45,7 +45,7 @@ if [ ! -x "$source/configure" ]; then
 	fetch >"$work/fetch.log" 2>&1 & wait $! || { tail -20 "$work/fetch.log"; exit 1; }
 fi
 PGONCE_INCLUDES="$root/include $root/lib/http $(pkg-config --cflags-only-I libpq | sed 's/-I//g')"
-PGONCE_HEADERS="$root/include/pgonce.h $(echo "$root"/lib/http/*.h)"
+PGONCE_HEADERS="$root/include/pgonce.h $root/include/pgonce_batcher.h $(echo "$root"/lib/http/*.h)"
 PGONCE_ARCHIVES="${archives[*]}"
 PGONCE_LIBRARIES="$*"
 export PGONCE_INCLUDES PGONCE_HEADERS PGONCE_ARCHIVES PGONCE_LIBRARIES

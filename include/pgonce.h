@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pgonce.h: libpgonce, the pgonce contract from C. The one public header.
+ * pgonce.h: libpgonce, the pgonce contract from C: calls that block. pgonce_batcher.h has the
+ * batcher, for servers with an event loop.
  *
  * pgonce makes retries harmless: an intent, named by (tenant, scope, key), has one durable effect
  * and one answer, however often it is attempted. The decisions are taken by functions in
@@ -173,8 +174,8 @@ typedef struct once_intent {
 	/*
 	 * W3C Trace Context's header of the same name, or NULL. Stored with the first attempt at the
 	 * intent; once_answer_traceparent gives it back to every later one. Read by start, finish,
-	 * claim, execute, execute_statements, receive_intent and the batcher's claim, by nothing else.
-	 * A malformed one counts as none (W3C Trace Context section 3.2.2.3), never as an error.
+	 * claim, execute, execute_statements and the batcher's claim, by nothing else. A malformed one
+	 * counts as none (W3C Trace Context section 3.2.2.3), never as an error.
 	 */
 	const char *traceparent;
 	/*
@@ -278,8 +279,6 @@ ONCE_API const char *once_answer_error_message(const once_answer *answer);
 ONCE_API const char *once_answer_owner(const once_answer *answer);
 ONCE_API const char *once_answer_lease_until(
     const once_answer *answer); /* as PostgreSQL prints it, in the session's time zone */
-ONCE_API const char *once_answer_created_at(const once_answer *answer);
-ONCE_API const char *once_answer_completed_at(const once_answer *answer);
 /*
  * The intent's: of its first attempt that had one, not of this attempt, so that one trace finds
  * them all. NULL with MISMATCHED, whose caller must not learn it.
@@ -293,7 +292,6 @@ ONCE_API bool once_answer_may_run(const once_answer *answer);
  */
 typedef struct once_answers once_answers;
 ONCE_API void once_answers_free(once_answers *answers);
-ONCE_API size_t once_answers_count(const once_answers *answers);
 /* NULL past the end */
 ONCE_API const once_answer *once_answers_at(const once_answers *answers, size_t index);
 
@@ -382,13 +380,14 @@ ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *sessio
 /*
  * See docs/sql.md: each call below is the SQL function of the same name, with its SQLSTATEs. All
  * may fail with ONCE_CONNECTION, ONCE_CONTRACT, ONCE_DATABASE, ONCE_NO_MEMORY and ONCE_USAGE
- * besides.
+ * besides. Call the other functions of the contract (once.receive, once.try_lock, once.story, ...)
+ * as SQL, on once_session_connection.
  */
 
 /*
  * In a transaction that the caller has opened, else ONCE_USAGE: nothing would guard the effect. So
- * for finish (which says ONCE_NOT_STARTED), receive and the locks. Verdict PROCEED or REPLAY; every
- * other case is an error.
+ * for finish (which says ONCE_NOT_STARTED). Verdict PROCEED or REPLAY; every other case is an
+ * error.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_start(once_session *session, const once_intent *intent,
                                               const once_fingerprint *fingerprint, once_answer **answer,
@@ -423,21 +422,6 @@ ONCE_API ONCE_MUST_CHECK once_code once_release(once_session *session, const onc
                                                 once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_peek(once_session *session, const once_intent *intent, once_answer **answer,
                                              once_error **error);
-/*
- * *process true: apply the message in this transaction, which the caller has opened; false: it was
- * applied before.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_receive(once_session *session, const char *tenant, const char *consumer,
-                                                const char *message_id, const once_fingerprint *fingerprint,
-                                                bool *process, once_error **error);
-/*
- * once_receive for a message that comes with a trace: its scope is the consumer, its key the
- * message's id.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_receive_intent(once_session *session, const once_intent *message,
-                                                       const once_fingerprint *fingerprint, bool *process,
-                                                       once_error **error);
-
 /* Zero-initialise it; later versions append members. */
 typedef struct once_event {
 	const char *topic;
@@ -467,22 +451,10 @@ ONCE_API ONCE_MUST_CHECK once_code once_emit(once_session *session, const char *
 ONCE_API ONCE_MUST_CHECK once_code once_emit_bytes(once_session *session, const char *tenant, const once_intent *cause,
                                                    const once_event *event, once_bytes payload,
                                                    const char *content_type, char event_id[37], once_error **error);
-/*
- * For the transaction that the caller has opened: the lock ends with it. *locked false: another
- * transaction has it.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_try_lock(once_session *session, const char *resource, bool *locked,
-                                                 once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked,
-                                             once_error **error);
 /* *before is the state that was decided on. */
 ONCE_API ONCE_MUST_CHECK once_code once_resolve(once_session *session, const once_intent *intent, once_state as_state,
                                                 const char *reason, const once_outcome *outcome, once_state *before,
                                                 once_error **error);
-/* once.story as JSON text, freed by the caller with free(); NULL where nothing is stored. */
-ONCE_API ONCE_MUST_CHECK once_code once_story(once_session *session, const once_intent *intent, char **json,
-                                              once_error **error);
-
 /*
  * Batches: one statement, one commit. All elements are of one tenant; intents[i].tenant is not
  * read.
@@ -503,9 +475,6 @@ ONCE_API ONCE_MUST_CHECK once_code once_fail_many(once_session *session, const c
 ONCE_API ONCE_MUST_CHECK once_code once_renew_many(once_session *session, const char *tenant, size_t count,
                                                    const once_intent *intents, const int *fences, int64_t lease_ms,
                                                    bool *held, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_peek_many(once_session *session, const char *tenant, size_t count,
-                                                  const once_intent *intents, once_answers **answers,
-                                                  once_error **error);
 
 /* ---- Executing an effect once ---------------------------------------------------------------- */
 
@@ -572,28 +541,8 @@ ONCE_API ONCE_MUST_CHECK once_code once_execute_statements(once_session *session
                                                            const once_outcome *outcome, const once_options *options,
                                                            once_answer **answer, once_error **error);
 
-/* ---- Fingerprints without a session ---------------------------------------------------------- */
+/* ---- JSON in canonical form ------------------------------------------------------------------ */
 
-#define ONCE_SALT_BYTES 32
-/*
- * once_fingerprint_request for a body that comes in pieces, with a salt that the caller has
- * (once_batcher_salt): the same request gives the same fingerprint both ways. body_bytes is the
- * length of the whole body; finish fails with ONCE_USAGE if the pieces add up to another one. Never
- * blocks.
- */
-typedef struct once_hash once_hash;
-ONCE_API ONCE_MUST_CHECK once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char *method,
-                                                   const char *target, const char *content_type, uint64_t body_bytes,
-                                                   once_hash **hash, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_hash_finish(once_hash *hash, once_fingerprint *fingerprint, once_error **error);
-/*
- * After once_hash_finish: of the same request at another target, which an answer has redirected it
- * to. See once_outcome.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_hash_redirect(const once_hash *hash, const char *target,
-                                                      once_fingerprint *fingerprint, once_error **error);
-ONCE_API void once_hash_free(once_hash *hash); /* NULL is allowed. */
 /*
  * The canonical form of a JSON text: the text that PostgreSQL's jsonb has, its numbers without
  * trailing zeros (docs/fingerprint.md), of *length bytes and not terminated, in memory that the
@@ -605,257 +554,6 @@ ONCE_API void once_hash_free(once_hash *hash); /* NULL is allowed. */
 #define ONCE_CANONICAL_BYTES_MAX (1024 * 1024)
 ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **canonical, size_t *length,
                                                        once_error **error);
-
-/* ---- The evented half: a batcher ------------------------------------------------------------- */
-/*
- * For servers with an event loop: many requests submit operations, each with a callback; the
- * batcher joins them into the *_many functions, one batch in flight per connection, the next one
- * growing meanwhile. It has two connections: 0 for what starts an attempt (claims, peeks, salts), 1
- * for what ends it (completions, failures, renewals, releases). While 1 is busy, what ends attempts
- * shares the transactions of 0; there it waits at most 50 ms for a row that somebody has locked,
- * and goes by 1 then, so it never holds up claims for long. It is a state machine: it never blocks,
- * sleeps or starts a thread, and it knows the loop only through once_loop. One batcher belongs to
- * one thread.
- *
- * An operation ends exactly once, in its callback, with an answer or an error; never inside the
- * call that submits it. A callback may submit, forget, or close the batcher. Operations that wait
- * together may be carried out in any order: where the order matters, submit one from the callback
- * of the other.
- *
- * A batch is one transaction. One operation's failure never spoils its neighbours: what failed
- * together goes again apart. Serialization failures, deadlocks and timeouts of the server are
- * retried a few times.
- *
- * When a connection is lost, the batcher reconnects with backoff. Reports, renewals and releases in
- * flight are sent again (the fence makes that safe: a report that had arrived is answered REPEATED,
- * which the batcher passes on as STORED; a release or a retryable failure that had arrived may be
- * answered REPORT_REFUSED: either way the intent is no longer this attempt's). A claim in flight is
- * resolved by asking: each statement's claims carry an owner of its own (the caller's, '#', and a
- * number that is used once), so an intent that turns out to be processing under it is this very
- * attempt's, with its fence. Its verdict is NEW_CLAIM; of a later attempt RETRYABLE_FAILURE where
- * its claim takes nothing over (on_stale), and else PROCESSING_STALE: it may have been a takeover.
- *
- * When an operation's time is over, its submitter is told, and what may have an effect goes on
- * without him: a report or a release is tried on for 9 more operation timeouts (ONCE_DEADLINE,
- * outcome unknown); a claim that was sent (ONCE_OUTCOME_UNKNOWN) is found out about, and given back
- * if it was granted, since nobody will run it: with once.release; a takeover from an attempt that
- * was lost by ending its lease, so that the next attempt takes over from a lost one too. So is a
- * claim that was forgotten. For a graceful end wait until nothing is pending, then close.
- *
- * In conninfo, tcp_user_timeout and keepalives (PostgreSQL manual, "Parameter Key Words") find a
- * dead network sooner than answer_timeout_ms does; target_session_attrs=read-write finds the
- * primary. A server that says it is a standby is left.
- */
-typedef struct once_batcher once_batcher;
-typedef struct once_operation once_operation;
-
-#define ONCE_NEVER INT64_MAX
-/*
- * What a loop does for a batcher. Each hook may be called again with what it was called with last,
- * and must bear that. `connection` is 0 or 1. A hook must not call the batcher.
- */
-typedef struct once_loop {
-	void *context; /* first argument of each hook */
-	/*
-	 * Watch fd, level-triggered (libpq need not drain the socket), and call once_batcher_ready when
-	 * it is ready. Both false: watch for nothing, but know it. Another fd than before: the old one
-	 * was forgotten first.
-	 */
-	void (*watch)(void *context, int connection, int fd, bool read, bool write);
-	/*
-	 * Forget fd, which libpq is about to close, or at the connection's end has just closed: that
-	 * the kernel does not know it any more is no error. Never close it.
-	 */
-	void (*forget)(void *context, int connection, int fd);
-	/*
-	 * Call once_batcher_tick when now_ms reaches due_ms; ONCE_NEVER: not at all. One timer; the
-	 * last call counts. idle: no operation waits for it, so a loop that is about to end need not
-	 * stay for it. A tick that comes too soon does no harm.
-	 */
-	void (*timer)(void *context, int64_t due_ms, bool idle);
-	/*
-	 * Call once_batcher_flush once, after the events of this round: what one round brings goes out
-	 * as one batch.
-	 */
-	void (*defer)(void *context);
-	int64_t (*now_ms)(void *context); /* a monotonic clock */
-} once_loop;
-
-/* Zero-initialise; a zero takes the default. Later versions append members. */
-typedef struct once_batcher_options {
-	int64_t connect_timeout_ms; /* one attempt to connect; default 5,000 */
-	/* a batch in flight; then its connection is given up; default 5,000 */
-	int64_t answer_timeout_ms;
-	/* an operation from submission to callback; then ONCE_DEADLINE; default 10,000 */
-	int64_t operation_timeout_ms;
-	/* first pause before reconnecting, doubled each time, full jitter; default 50 */
-	int64_t backoff_ms;
-	int64_t backoff_max_ms; /* default 2,000 */
-	/* how long a batch may wait to grow while none is in flight; default 0: not at all */
-	int64_t batch_age_ms;
-	size_t batch_max; /* operations in a batch; default 256, at most 10,000 */
-	/* their bytes, or those of the answers to expect; default 8 MiB. A larger one goes alone. */
-	size_t batch_bytes_max;
-	/* operations submitted and not ended; beyond: ONCE_OVERLOADED; default 65,536 */
-	size_t pending_max;
-	size_t pending_bytes_max; /* their bytes; default 256 MiB */
-	/* prepared statements; given up for good where a pooler turns out not to know them */
-	bool prepare;
-	/*
-	 * For who must not keep others waiting: connects at once and not with the first operation; and
-	 * once an attempt to connect has failed, until one succeeds, a claim, a peek and a salt end at
-	 * once with ONCE_CONNECTION. What may be under way, and every report, is tried on all the same.
-	 */
-	bool impatient;
-	/* to learn statistics.server and .retention_ms with each connection: once.count_cached */
-	bool caches;
-} once_batcher_options;
-
-/*
- * conninfo NULL or "" takes libpq's environment variables. Copies what it is given, contacts nobody
- * before the first operation or, with impatient, flush. Name look-up in libpq blocks: use a socket
- * directory or hostaddr. Errors: ONCE_USAGE (a conninfo that libpq cannot read, a hook missing, a
- * time below 0 or above 7 days), ONCE_NO_MEMORY.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_open(const char *conninfo, const once_loop *loop,
-                                                     const once_batcher_options *options, once_batcher **batcher,
-                                                     once_error **error);
-/*
- * Ends every operation with ONCE_CONNECTION (outcome unknown where it was in flight), within this
- * call. The hooks are not called any more afterwards, and the loop must not call the batcher: drop
- * what it holds for flush and tick. From a callback: it takes effect at once, the memory goes when
- * the callback has returned. NULL is allowed.
- */
-ONCE_API void once_batcher_close(once_batcher *batcher);
-
-/* What the loop calls; not from a callback. Callbacks run inside these three, and inside close. */
-ONCE_API void once_batcher_ready(once_batcher *batcher, int connection, bool readable, bool writable);
-ONCE_API void once_batcher_tick(once_batcher *batcher);
-ONCE_API void once_batcher_flush(once_batcher *batcher);
-
-/*
- * How an operation ends. answer: NULL where error is not; both are borrowed for the call. A verdict
- * such as MISMATCHED or REPORT_REFUSED is an answer; INVALID is turned into the error of its
- * SQLSTATE. The operation is no more: do not forget it afterwards (in its own callback that does
- * nothing).
- */
-typedef void (*once_done)(void *argument, const once_answer *answer, const once_error *error);
-
-/*
- * Submitting: everything is copied. operation: NULL where it will never be forgotten. done may be
- * NULL for reports, renewals and releases. owner: NULL is ""; the first 200 bytes of it are kept.
- * lease_ms, retention_ms 0: the scope's. Errors, at once and without a callback: ONCE_USAGE;
- * ONCE_REFUSED, ONCE_SCOPE_REQUIRED and ONCE_KEY_MALFORMED (a tenant, scope or key that is missing
- * or not UTF-8: it would spoil a batch); ONCE_OVERLOADED; ONCE_NO_MEMORY; ONCE_CONNECTION (the
- * batcher is closed).
- */
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_claim(once_batcher *batcher, const once_intent *intent,
-                                                      const once_fingerprint *fingerprint, const char *owner,
-                                                      int64_t lease_ms, int64_t retention_ms, once_done done,
-                                                      void *argument, once_operation **operation, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_complete(once_batcher *batcher, const once_intent *intent, int fence,
-                                                         const once_outcome *outcome, once_done done, void *argument,
-                                                         once_operation **operation, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_fail(once_batcher *batcher, const once_intent *intent, int fence,
-                                                     once_failure failure, const once_outcome *outcome, once_done done,
-                                                     void *argument, once_operation **operation, once_error **error);
-/*
- * Answer: verdict STORED where the lease is still this attempt's, REPORT_REFUSED where not. So for
- * release.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_renew(once_batcher *batcher, const once_intent *intent, int fence,
-                                                      int64_t lease_ms, once_done done, void *argument,
-                                                      once_operation **operation, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_release(once_batcher *batcher, const once_intent *intent, int fence,
-                                                        once_done done, void *argument, once_operation **operation,
-                                                        once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_peek(once_batcher *batcher, const once_intent *intent, once_done done,
-                                                     void *argument, once_operation **operation, once_error **error);
-/*
- * The salt of a tenant's fingerprints. True and the salt where the batcher knows it (it remembers a
- * bounded number of tenants); else false: fetch it with once_batcher_salt, whose answer has it as
- * once_answer_salt.
- */
-ONCE_API bool once_batcher_known_salt(const once_batcher *batcher, const char *tenant,
-                                      unsigned char salt[ONCE_SALT_BYTES]);
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_salt(once_batcher *batcher, const char *tenant, once_done done,
-                                                     void *argument, once_operation **operation, once_error **error);
-/*
- * Attempts that were answered from copies of stored outcomes, for once.counts(). The answer,
- * STORED, says no more; statistics.server and statistics.retention_ms are as of then. Goes by the
- * connection of the claims. After a lost connection it is sent again, so it may count twice.
- * ONCE_USAGE where options.caches is not set.
- */
-typedef struct once_cached {
-	int64_t replays;
-	int64_t finals; /* replays of failures that are final */
-	int64_t mismatches;
-} once_cached;
-ONCE_API ONCE_MUST_CHECK once_code once_batcher_count_cached(once_batcher *batcher, const once_cached *cached,
-                                                             once_done done, void *argument, once_operation **operation,
-                                                             once_error **error);
-/*
- * Of a batcher's claim that is a replay: for how long its outcome is kept at least, at most a day;
- * a copy may be given for so long from when the claim was submitted. 0: not known.
- */
-ONCE_API int once_answer_kept_ms(const once_answer *answer);
-/* of once_batcher_salt; else NULL */
-ONCE_API once_bytes once_answer_salt(const once_answer *answer);
-
-/*
- * The submitter goes away: the callback will not run. A report, renewal or release goes on, so that
- * a completion outlives its client; a claim, peek or salt that was not sent is dropped, and a claim
- * that was sent and is granted is given back. Not after the callback has run. NULL is allowed.
- */
-ONCE_API void once_operation_forget(once_operation *operation);
-
-/* Counted since the batcher was opened. Later versions append members. */
-#define ONCE_LATENCY_BUCKETS 16
-typedef struct once_batcher_statistics {
-	size_t pending; /* operations not ended, the forgotten included */
-	size_t pending_bytes;
-	bool connected[2];
-	uint64_t connects; /* successful ones, the contract checked, so reconnects are this less 2 */
-	uint64_t connect_failures;
-	/* sent: with what starts attempts, and with what ends them; one with both counts in both */
-	uint64_t batches[2];
-	uint64_t operations[2];       /* in them */
-	uint64_t resolved_claims;     /* claims found to be ours after a lost connection */
-	uint64_t resent;              /* operations sent again after one */
-	uint64_t timeouts;            /* of connecting and of batches */
-	uint64_t released_claims;     /* granted when nobody waited any more, and given back */
-	uint64_t failed_transactions; /* rolled back by the server; what shared one goes again apart */
-	/*
-	 * Batches by their time from sending to answer: below 2^i * 100 microseconds; the last bucket
-	 * has the rest.
-	 */
-	uint64_t latency[ONCE_LATENCY_BUCKETS];
-	uint64_t latency_sum_us;
-	uint64_t losses; /* connections that were lost after they had been made */
-	/*
-	 * Where options.caches is set: the server that all connections lead to, as a number that is
-	 * another one after a restart, a failover or a restore, in another database and for another
-	 * role; 0: it is not known, or not one. And the shortest retention of all scopes, of at most a
-	 * day.
-	 */
-	uint64_t server;
-	int64_t retention_ms;
-} once_batcher_statistics;
-ONCE_API void once_batcher_count(const once_batcher *batcher, once_batcher_statistics *statistics);
-
-/* ---- A loop on poll(2) ----------------------------------------------------------------------- */
-/* For programs without a loop of their own, and as an example of an adapter. */
-typedef struct once_poll once_poll;
-ONCE_API ONCE_MUST_CHECK once_code once_poll_open(const char *conninfo, const once_batcher_options *options,
-                                                  once_poll **poll, once_error **error);
-ONCE_API once_batcher *once_poll_batcher(once_poll *poll);
-/*
- * Waits for events at most timeout_ms (-1: until one comes) and handles them. ONCE_USAGE where
- * poll(2) fails, and in a callback.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_poll_run(once_poll *poll, int64_t timeout_ms, once_error **error);
-/* And its batcher; as once_batcher_close, from a callback too. NULL is allowed. */
-ONCE_API void once_poll_close(once_poll *poll);
 
 #ifdef __cplusplus
 }

@@ -160,15 +160,15 @@ def sql_document():
 
 
 def c_document():
-    text = (ROOT / "include/pgonce.h").read_text()
-    text = text[text.index("/* ---- Errors"):text.rindex("#ifdef __cplusplus")]
-    intro = re.search(r"/\*\n \* pgonce\.h: .*?\*/", (ROOT / "include/pgonce.h").read_text(), re.S).group(0)
-    intro = "\n".join(re.sub(r"^ \* ?", "", line) for line in intro.split("\n")[1:-1])
-    out = [NOTE + "# C reference\n", intro.strip() + "\n",
-           "Build with `pkg-config --cflags --libs libpgonce`. The whole header, by section:\n"]
-    pieces = re.split(r"^/\* ---- (.*?) -+ \*/$", text, flags=re.M)
-    for title, body in zip(pieces[1::2], pieces[2::2]):
-        out.append(f"## {title.strip()}\n\n```c\n{body.strip()}\n```\n")
+    """The two headers, each with its introduction and its sections."""
+    out = [NOTE + "# C reference\n", "Build with `pkg-config --cflags --libs libpgonce`. The two whole headers, by section:\n"]
+    for name in ("pgonce.h", "pgonce_batcher.h"):
+        text = (ROOT / "include" / name).read_text()
+        intro = re.search(rf"/\*\n \* {re.escape(name)}: .*?\*/", text, re.S).group(0)
+        out.append("\n".join(re.sub(r"^ \* ?", "", line) for line in intro.split("\n")[1:-1]).strip() + "\n")
+        pieces = re.split(r"^/\* ---- (.*?) -+ \*/$", text[:text.rindex("#ifdef __cplusplus")], flags=re.M)
+        for title, body in zip(pieces[1::2], pieces[2::2]):
+            out.append(f"## {title.strip()}\n\n```c\n{body.strip()}\n```\n")
     return "\n".join(out)
 
 

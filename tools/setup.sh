@@ -32,7 +32,7 @@ postgresql-server-dev:test? bench?:headers:its headers, for pgonce_native
 postgresql-repack:test?:file /usr/lib/postgresql/*/bin/pg_repack:rewrites tables beside a relay at work
 nginx:run test bench:program nginx:the gateway's server
 nats-server:run? test bench-events:program nats-server:the private NATS
-g++:test:program g++:checks that pgonce.h compiles as C++
+g++:test:program g++:checks that the headers compile as C++
 libcmocka-dev:test lint:library cmocka:the C tests
 python3-pytest:test:module pytest:the tests
 python3-pytest-xdist:test:module xdist:runs tests beside each other

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "pgonce.h"
+#include "pgonce_batcher.h"
 
 /* Bytes of the caller's, not terminated. */
 typedef struct http_text {

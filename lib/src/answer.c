@@ -8,6 +8,7 @@
 
 #include "internal.h"
 #include "names.h"
+#include "pgonce_batcher.h"
 
 struct once_answers {
 	PGresult *result;
@@ -30,7 +31,6 @@ static const char *const column_names[ANSWER_COLUMNS] = {
     [COLUMN_OWNER] = "owner",
     [COLUMN_LEASE_UNTIL] = "lease_until",
     [COLUMN_CREATED_AT] = "created_at",
-    [COLUMN_COMPLETED_AT] = "completed_at",
     [COLUMN_TRACEPARENT] = "traceparent",
     [COLUMN_KEPT_MS] = "kept_ms",
 };
@@ -107,7 +107,6 @@ void answer_read(once_answer *answer, const PGresult *result, const answer_colum
 	answer->owner = find_text(result, columns, row, COLUMN_OWNER);
 	answer->lease_until = find_text(result, columns, row, COLUMN_LEASE_UNTIL);
 	answer->created_at = find_text(result, columns, row, COLUMN_CREATED_AT);
-	answer->completed_at = find_text(result, columns, row, COLUMN_COMPLETED_AT);
 	answer->traceparent = find_text(result, columns, row, COLUMN_TRACEPARENT);
 	answer->kept_ms = find_int(result, columns, row, COLUMN_KEPT_MS);
 }
@@ -253,11 +252,6 @@ void once_answers_free(once_answers *answers)
 	free(answers);
 }
 
-size_t once_answers_count(const once_answers *answers)
-{
-	return answers->count;
-}
-
 const once_answer *once_answers_at(const once_answers *answers, size_t index)
 {
 	return index < answers->count ? &answers->answers[index] : NULL;
@@ -315,11 +309,6 @@ int once_answer_kept_ms(const once_answer *answer)
 	return answer->kept_ms;
 }
 
-once_bytes once_answer_salt(const once_answer *answer)
-{
-	return answer->salt;
-}
-
 /* The texts of an answer, all alike. */
 #define ANSWER_TEXT(field)                                                                                             \
 	const char *once_answer_##field(const once_answer *answer)                                                         \
@@ -333,6 +322,4 @@ ANSWER_TEXT(error_code)
 ANSWER_TEXT(error_message)
 ANSWER_TEXT(owner)
 ANSWER_TEXT(lease_until)
-ANSWER_TEXT(created_at)
-ANSWER_TEXT(completed_at)
 ANSWER_TEXT(traceparent)

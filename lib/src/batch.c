@@ -168,16 +168,3 @@ once_code once_renew_many(once_session *session, const char *tenant, size_t coun
 	PQclear(result);
 	return ONCE_OK;
 }
-
-once_code once_peek_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
-                         once_answers **answers, once_error **error)
-{
-	once_code code = check_batch(session, count, intents, intents, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
-	call call;
-	start_for_intents(&call, SQL_PEEK_MANY, count, intents);
-	call_add_text(&call, text_or_empty(tenant));
-	return run_for_answers(session, &call, count, answers, error);
-}

@@ -228,31 +228,6 @@ once_code once_peek(once_session *session, const once_intent *intent, once_answe
 	return run_for_answer(session, &call, answer, error);
 }
 
-once_code once_receive_intent(once_session *session, const once_intent *message, const once_fingerprint *fingerprint,
-                              bool *process, once_error **error)
-{
-	if (session == NULL || message == NULL || process == NULL) {
-		return error_usage(error, "session, message and process must not be NULL");
-	}
-	once_code code = check_transaction(session, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
-	call call;
-	start_for_intent(&call, SQL_RECEIVE, message);
-	call_add_fingerprint(&call, fingerprint);
-	add_tenant(&call, message->tenant);
-	call_add_trace(&call, message->traceparent);
-	return run_for_bool(session, &call, process, error);
-}
-
-once_code once_receive(once_session *session, const char *tenant, const char *consumer, const char *message_id,
-                       const once_fingerprint *fingerprint, bool *process, once_error **error)
-{
-	const once_intent message = {.tenant = tenant, .scope = consumer, .key = message_id};
-	return once_receive_intent(session, &message, fingerprint, process, error);
-}
-
 /* What all events have. */
 static void add_event(call *call, const char *tenant, const once_intent *cause, const once_event *event)
 {
@@ -318,37 +293,6 @@ once_code once_emit_bytes(once_session *session, const char *tenant, const once_
 	return run_for_event_id(session, &call, event_id, error);
 }
 
-once_code once_try_lock(once_session *session, const char *resource, bool *locked, once_error **error)
-{
-	if (session == NULL || locked == NULL) {
-		return error_usage(error, "session and locked must not be NULL");
-	}
-	once_code code = check_transaction(session, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
-	call call;
-	call_start(&call, SQL_TRY_LOCK);
-	call_add_text(&call, resource);
-	return run_for_bool(session, &call, locked, error);
-}
-
-once_code once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked, once_error **error)
-{
-	if (session == NULL || locked == NULL) {
-		return error_usage(error, "session and locked must not be NULL");
-	}
-	once_code code = check_transaction(session, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
-	call call;
-	call_start(&call, SQL_LOCK);
-	call_add_text(&call, resource);
-	call_add_bigint(&call, wait_ms, false);
-	return run_for_bool(session, &call, locked, error);
-}
-
 once_code once_resolve(once_session *session, const once_intent *intent, once_state as_state, const char *reason,
                        const once_outcome *outcome, once_state *before, once_error **error)
 {
@@ -379,32 +323,5 @@ once_code once_resolve(once_session *session, const once_intent *intent, once_st
 		*before = state_of_name(PQgetvalue(result, 0, 0));
 	}
 	PQclear(result);
-	return ONCE_OK;
-}
-
-once_code once_story(once_session *session, const once_intent *intent, char **json, once_error **error)
-{
-	once_code code = check_intent(session, intent, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
-	if (json == NULL) {
-		return error_usage(error, "json must not be NULL");
-	}
-	call call;
-	PGresult *result;
-	start_for_intent(&call, SQL_STORY, intent);
-	add_tenant(&call, intent->tenant);
-	code = call_run(session, &call, &result, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
-	char *story = PQgetisnull(result, 0, 0) ? NULL : strdup(PQgetvalue(result, 0, 0));
-	bool none = PQgetisnull(result, 0, 0);
-	PQclear(result);
-	if (story == NULL && !none) {
-		return error_no_memory(error);
-	}
-	*json = story;
 	return ONCE_OK;
 }

@@ -166,7 +166,7 @@ once_code error_make(once_error **error, once_code code, const char *sqlstate, b
 
 once_code error_usage(once_error **error, const char *message)
 {
-	return error_make(error, ONCE_USAGE, NULL, false, message, NULL, "See the comment of this function in pgonce.h.");
+	return error_make(error, ONCE_USAGE, NULL, false, message, NULL, "See the comment of this function in its header.");
 }
 
 once_code error_of_conninfo(once_error **error, const char *conninfo)

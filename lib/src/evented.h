@@ -8,6 +8,7 @@
 #pragma once
 
 #include "internal.h"
+#include "pgonce_batcher.h"
 
 enum {
 	/*

@@ -10,6 +10,7 @@
 #include <openssl/evp.h>
 
 #include "internal.h"
+#include "pgonce_batcher.h"
 
 static once_code fetch_salt(once_session *session, const char *tenant, once_error **error)
 {

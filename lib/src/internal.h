@@ -96,10 +96,8 @@ struct once_answer {
 	const char *owner;
 	const char *lease_until;
 	const char *created_at;
-	const char *completed_at;
 	const char *traceparent;
 	int kept_ms;
-	once_bytes salt;
 };
 
 typedef enum answer_column {
@@ -117,7 +115,6 @@ typedef enum answer_column {
 	COLUMN_OWNER,
 	COLUMN_LEASE_UNTIL,
 	COLUMN_CREATED_AT,
-	COLUMN_COMPLETED_AT,
 	COLUMN_TRACEPARENT,
 	COLUMN_KEPT_MS,
 	ANSWER_COLUMNS

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "internal.h"
+#include "pgonce_batcher.h"
 
 enum {
 	CONNECTIONS = 2

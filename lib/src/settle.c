@@ -171,9 +171,8 @@ static void end_with_verdict(once_operation *operation, once_verdict verdict)
 
 static void settle_salt(once_operation *operation, const PGresult *result)
 {
-	once_answer answer = {.salt = {.data = PQgetvalue(result, 0, 0), .length = ONCE_SALT_BYTES}};
-	salt_remember(operation->batcher, operation->intent.tenant, answer.salt.data);
-	operation_end(operation, &answer, NULL);
+	salt_remember(operation->batcher, operation->intent.tenant, (const unsigned char *)PQgetvalue(result, 0, 0));
+	end_with_verdict(operation, ONCE_STORED);
 }
 
 static void settle_count(once_operation *operation, const PGresult *result)

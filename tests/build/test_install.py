@@ -64,7 +64,7 @@ def test_below_a_prefix_of_ones_own_nothing_is_written_outside_of_it(build, plac
     told = subprocess.run(["meson", "introspect", "--installed", build], capture_output=True, text=True, check=True).stdout
     installed = {path.name: path for path in files(home / "local")}
     assert told.count('": "') == told.count(f'": "{home}/local/') > 0
-    assert {"libpgonce.so", "libpgonce.pc", "pgonce.h", "pgonce.control", "pgonce--1.0.0.sql"} <= set(installed)
+    assert {"libpgonce.so", "libpgonce.pc", "pgonce.h", "pgonce_batcher.h", "pgonce.control", "pgonce--1.0.0.sql"} <= set(installed)
     # Who looks there only when told to is named, with what to tell.
     for path in (installed["libpgonce.pc"].parent, installed["libpgonce.so"].parent, installed["pgonce.control"].parents[1]):
         assert str(path) in done.stdout, done.stdout

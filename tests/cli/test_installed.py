@@ -28,7 +28,7 @@ BUILT = {"node_modules", "target", ".venv", "__pycache__", ".gitignore", "meson.
 EXAMPLES = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.*") if path.is_file() and not BUILT & set(path.parts)}
 STRAY = ("examples/spring-payments/__pycache__", "examples/spring-payments/target", "examples/express-orders/node_modules", "examples/fastapi-payments/.venv")
 EXPECTED = (
-    {"bin/pgonce", "include/pgonce.h", "LIB/libpgonce.a", "LIB/libpgonce.so", "LIB/libpgonce.so.1", "LIB/libpgonce.so.1.0.0", "LIB/pkgconfig/libpgonce.pc"}
+    {"bin/pgonce", "include/pgonce.h", "include/pgonce_batcher.h", "LIB/libpgonce.a", "LIB/libpgonce.so", "LIB/libpgonce.so.1", "LIB/libpgonce.so.1.0.0", "LIB/pkgconfig/libpgonce.pc"}
     | {"lib/nginx/modules/ngx_http_once_module.so"}
     | {f"lib/systemd/system/pgonce-{job}.service" for job in ("keep", "relay", "consume")}
     | {f"share/doc/pgonce/{name}" for name in DOCUMENTS | EXAMPLES}

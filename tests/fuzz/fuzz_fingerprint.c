@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "fuzz.h"
-#include "pgonce.h"
+#include "pgonce_batcher.h"
 
 static const unsigned char salt[ONCE_SALT_BYTES] = {1, 2, 3};
 

@@ -9,6 +9,7 @@
 #include "support.h"
 
 #include "internal.h"
+#include "pgonce_batcher.h"
 
 static const unsigned char salt[ONCE_SALT_BYTES] = {1, 2, 3, 250};
 

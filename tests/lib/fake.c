@@ -66,8 +66,8 @@ static element element_at(const statement *given, int index)
 	"iord", "tverdict", "ifence", "tstate", "iresponse_status", "tresponse_headers", "yresponse_body", "tresult_type", \
 	    "tresult_id", "terror_code", "terror_message"
 static const char *const claim_columns[] = {CLAIM_COLUMNS, "tlease_until", "iattempts", "ttraceparent"};
-static const char *const peek_columns[] = {CLAIM_COLUMNS, "towner",        "tlease_until", "iattempts",
-                                           "tcreated_at", "tcompleted_at", "ttraceparent"};
+static const char *const peek_columns[] = {CLAIM_COLUMNS, "towner",      "tlease_until",
+                                           "iattempts",   "tcreated_at", "ttraceparent"};
 
 /* The eleven columns that claims and peeks have in common. */
 static void put_answer(fake_connection *to, int ord, const char *verdict, const fake_intent *intent,
@@ -179,7 +179,6 @@ static void peek(fake *fake, fake_connection *to, const statement *given, int in
 	message_null(to);
 	message_int(to, intent == NULL ? 0 : intent->attempts);
 	message_text(to, "2026-01-01");
-	message_null(to);
 	put_trace(to, intent);
 }
 
@@ -227,7 +226,7 @@ static void answer_reports(fake *fake, fake_connection *to, const statement *giv
 
 static void answer_claims(fake *fake, fake_connection *to, const statement *given, const char *tenant, bool claims)
 {
-	int columns = claims ? 14 : 17;
+	int columns = claims ? 14 : 16;
 	message_columns(to, claims ? claim_columns : peek_columns, columns);
 	for (int i = 0; i < parameter_count(&given->parameters[0]); i++) {
 		size_t at = message_start(to, 'D');

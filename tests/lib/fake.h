@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "pgonce_batcher.h"
 #include "support.h"
 
 enum {
@@ -171,7 +172,6 @@ typedef struct seen {
 	once_verdict verdict;
 	int fence;
 	bool may_run;
-	bool salt;
 	char trace[56];
 } seen;
 

@@ -167,7 +167,6 @@ void note(void *argument, const once_answer *answer, const once_error *error)
 		seen->verdict = once_answer_verdict(answer);
 		seen->fence = once_answer_fence(answer);
 		seen->may_run = once_answer_may_run(answer);
-		seen->salt = once_answer_salt(answer).data != NULL;
 		snprintf(seen->trace, sizeof seen->trace, "%s",
 		         once_answer_traceparent(answer) == NULL ? "" : once_answer_traceparent(answer));
 	}

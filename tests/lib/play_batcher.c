@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pgonce.h"
+#include "pgonce_batcher.h"
 
 enum {
 	CLIENTS = 3, /* per intent */

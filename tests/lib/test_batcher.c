@@ -327,7 +327,10 @@ static void a_refused_salt_disturbs_no_claim(void **state)
 	fake_turn(&rig);
 	check_granted(0, 10);
 	assert_int_equal(salts[0].code, ONCE_REFUSED);
-	assert_true(salts[1].salt);
+	unsigned char salt[ONCE_SALT_BYTES];
+	assert_int_equal(salts[1].verdict, ONCE_STORED);
+	assert_true(once_batcher_known_salt(rig.batcher, "adam", salt));
+	assert_false(once_batcher_known_salt(rig.batcher, "eve", salt));
 	assert_int_equal(rig.statements, 3);
 	fake_close(&rig);
 }
@@ -516,7 +519,7 @@ static void salts_are_fetched_once_and_remembered(void **state)
 	fake_turn(&rig);
 	assert_int_equal(rig.statements, 2);
 	for (int i = 0; i < 6; i++) {
-		assert_true(seen[i].salt);
+		assert_int_equal(seen[i].verdict, ONCE_STORED);
 	}
 	assert_true(once_batcher_known_salt(rig.batcher, "t", salt));
 	assert_int_equal(salt[0], 't');

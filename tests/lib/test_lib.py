@@ -366,23 +366,39 @@ def test_nothing_runs_on_a_verdict_that_start_does_not_have(server, played, verd
     assert played.value("SELECT count(*) FROM play_effect") == 0
 
 
-def test_the_header_compiles_as_c_and_as_cxx(tmp_path):
+HEADERS = ("pgonce.h", "pgonce_batcher.h")
+
+
+def declared(name):
+    text = (ROOT / "include" / name).read_text()
+    return set(re.findall(r"\b(once_[a-z_]+)\(", re.sub(r"/\*.*?\*/", "", text, flags=re.S))) - {"once_effect"}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_compiles_as_c_and_as_cxx(header, tmp_path):
     flags = run(["pkg-config", "--cflags", "libpq"]).stdout.split()
     for compiler, name in (("gcc", "a.c"), ("g++", "a.cc")):
         source = tmp_path / name
-        source.write_text('#include "pgonce.h"\nint main(void) { return once_version() == 0; }\n')
+        source.write_text(f'#include "{header}"\nint main(void) {{ return once_version() == 0; }}\n')
         done = run([compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", f"-I{ROOT}/include", *flags, source])
         assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("names, library", [("-D", "libpgonce.so"), ("-g", "libpgonce.a")])
-def test_the_libraries_show_the_functions_of_the_header_and_nothing_else(names, library):
+def test_the_libraries_show_the_functions_of_the_headers_and_nothing_else(names, library):
     listed = run(["nm", names, "--defined-only", "--format=posix", BUILD / "lib" / library]).stdout
     shown = {line.split()[0].split("@")[0] for line in listed.splitlines() if len(line.split()) > 2}
-    header = (ROOT / "include/pgonce.h").read_text()
-    declared = set(re.findall(r"\b(once_[a-z_]+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
-    declared -= {"once_effect"}
-    assert shown == declared
+    assert shown == set().union(*map(declared, HEADERS))
+
+
+def test_each_function_of_the_headers_is_for_users_and_not_for_tests_alone():
+    """A program of this tree calls it, an example, or a page that people write names it."""
+    texts = [path.read_text() for folder in ("broker", "cli", "consume", "examples", "gateway", "keeper", "lib", "relay", "runtime")
+             for path in (ROOT / folder).rglob("*.[ch]") if "node_modules" not in path.parts]
+    texts += [path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.name != "c.md"]
+    # A definition begins its line, with its type before it; what else names a function uses it.
+    used = set(re.findall(r"\bonce_[a-z_]+", re.sub(r"^\w[^\n;=]*?\bonce_[a-z_]+\(", "", "\n".join(texts), flags=re.M)))
+    assert set().union(*map(declared, HEADERS)) <= used
 
 
 @pytest.mark.plain("a sanitized library is for programs that are sanitized")
@@ -391,7 +407,7 @@ def test_a_program_builds_against_the_installed_library(tmp_path):
     assert done.returncode == 0, done.stdout
     pc = next(tmp_path.rglob("libpgonce.pc"))
     source = tmp_path / "a.c"
-    source.write_text('#include <pgonce.h>\n#include <stdio.h>\nint main(void) { puts(once_version()); return 0; }\n')
+    source.write_text('#include <pgonce_batcher.h>\n#include <stdio.h>\nint main(void) { puts(once_version()); return 0; }\n')
     flags = run(["pkg-config", "--cflags", "--libs", "libpgonce"], PKG_CONFIG_PATH=str(pc.parent), PKG_CONFIG_SYSROOT_DIR=str(tmp_path)).stdout
     # The sysroot belongs before our own paths only; libpq is where it always was.
     library = next(tmp_path.rglob("libpgonce.so")).parent

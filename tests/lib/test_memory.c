@@ -69,7 +69,6 @@ static once_code use_everything(const char *key)
 	once_intent intent = {.scope = "memory", .key = key};
 	once_outcome outcome = {.response_body = bytes_of("answer")};
 	once_statement statement = {.sql = "SELECT 1"};
-	char *story = NULL;
 	once_session *attached = NULL;
 	char other_key[64];
 	snprintf(other_key, sizeof other_key, "%s (claim)", key);
@@ -104,10 +103,6 @@ static once_code use_everything(const char *key)
 		code = once_peek(attached, &claimed, &answer, &error);
 	}
 	once_answer_free(answer);
-	if (code == ONCE_OK) {
-		code = once_story(attached, &intent, &story, &error);
-	}
-	free(story);
 	if (code == ONCE_OK) {
 		/* An error object is an allocation too. */
 		once_code refused = once_complete(attached, &intent, 99, &outcome, &error);

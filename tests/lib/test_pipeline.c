@@ -574,7 +574,7 @@ static void a_single_call_finds_its_name_taken_or_its_plan_outdated_and_goes_on(
 	once_session *other = NULL;
 	once_error *error = NULL;
 	once_answer *answer = NULL;
-	bool locked = false;
+	bool held = false;
 	const once_intent intent = {.scope = "piped", .key = "single taken"};
 	assert_ok(once_session_attach(once_session_connection(session), &other, &error), error);
 	once_session_prepare(other, true);
@@ -585,25 +585,27 @@ static void a_single_call_finds_its_name_taken_or_its_plan_outdated_and_goes_on(
 	once_answer_free(answer);
 	/* Inside a transaction the refusal has spoilt it. */
 	run_sql(session, "BEGIN");
-	assert_ok(once_try_lock(session, "r", &locked, &error), error);
-	once_code code = once_try_lock(other, "r", &locked, &error);
+	assert_ok(once_release(session, &intent, 1, &held, &error), error);
+	once_code code = once_release(other, &intent, 1, &held, &error);
 	assert_int_equal(code, ONCE_DATABASE);
 	assert_string_equal(once_error_sqlstate(error), "42P05");
 	once_error_free(error);
 	error = NULL;
 	run_sql(session, "ROLLBACK");
 	/* A plan that is outdated inside a transaction fails; the next transaction does without it. */
-	run_sql(session, "ALTER FUNCTION once.try_lock RENAME TO own_try_lock;"
-	                 "CREATE FUNCTION once.try_lock(resource text) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'");
+	run_sql(session,
+	        "ALTER FUNCTION once.release RENAME TO own_release;"
+	        "CREATE FUNCTION once.release(scope text, key text, fence integer, tenant text) RETURNS text LANGUAGE "
+	        "sql AS 'SELECT NULL::text'");
 	run_sql(session, "BEGIN");
-	code = once_try_lock(session, "r", &locked, &error);
+	code = once_release(session, &intent, 1, &held, &error);
 	assert_int_equal(code, ONCE_DATABASE);
 	assert_string_equal(once_error_sqlstate(error), "0A000");
 	once_error_free(error);
 	error = NULL;
 	run_sql(session, "ROLLBACK; BEGIN");
-	assert_ok(once_try_lock(session, "r", &locked, &error), error);
-	run_sql(session, "ROLLBACK; DROP FUNCTION once.try_lock; ALTER FUNCTION once.own_try_lock RENAME TO try_lock");
+	assert_ok(once_release(session, &intent, 1, &held, &error), error);
+	run_sql(session, "ROLLBACK; DROP FUNCTION once.release; ALTER FUNCTION once.own_release RENAME TO release");
 	once_session_close(other);
 	once_session_close(session);
 }

@@ -21,7 +21,6 @@ static const once_statement nothing = {.sql = "SELECT 1"};
 typedef struct outputs {
 	once_answer *answer;
 	once_answers *answers;
-	char *story;
 	char event_id[37];
 	once_fingerprint print;
 	bool flag;
@@ -55,20 +54,14 @@ CALL(renew, once_renew(on, of, 1, 0, &out->flag, error))
 CALL(release, once_release(on, of, 1, &out->flag, error))
 CALL(peek, once_peek(on, of, &out->answer, error))
 CALL(resolve, once_resolve(on, of, ONCE_STATE_FAILED_FINAL, "why", &outcome, NULL, error))
-CALL(story, once_story(on, of, &out->story, error))
-CALL(receive_intent, once_receive_intent(on, of, &print, &out->flag, error))
-CALL(receive, once_receive(on, NULL, "consumer", "message", &print, &out->flag, error))
 CALL(emit, once_emit(on, NULL, of, &(once_event){.topic = "t", .payload = "{}"}, out->event_id, error))
 CALL(emit_bytes, once_emit_bytes(on, NULL, of, &(once_event){.topic = "t"}, (once_bytes){.data = "", .length = 0},
                                  "a/b", out->event_id, error))
-CALL(try_lock, once_try_lock(on, "resource", &out->flag, error))
-CALL(lock, once_lock(on, "resource", 10, &out->flag, error))
 CALL(claim_many, once_claim_many(on, NULL, 1, of, &print, NULL, 0, 0, &out->answers, error))
 CALL(complete_many, once_complete_many(on, NULL, 1, of, &(int){1}, &outcome, &out->answers, error))
 CALL(fail_many,
      once_fail_many(on, NULL, 1, of, &(int){1}, &(once_failure){ONCE_FAILURE_FINAL}, &outcome, &out->answers, error))
 CALL(renew_many, once_renew_many(on, NULL, 1, of, &(int){1}, 0, &out->flag, error))
-CALL(peek_many, once_peek_many(on, NULL, 1, of, &out->answers, error))
 CALL(print_bytes, once_fingerprint_bytes(on, "a tenant", bytes_of("x"), &out->print, error))
 CALL(print_json, once_fingerprint_json(on, "a tenant", "{}", &out->print, error))
 CALL(print_request,
@@ -94,18 +87,12 @@ static const refusable calls[] = {
     {"release", release, true, false},
     {"peek", peek, true, false},
     {"resolve", resolve, true, false},
-    {"story", story, true, false},
-    {"receive_intent", receive_intent, true, true},
-    {"receive", receive, false, true},
     {"emit", emit, false, false},
     {"emit_bytes", emit_bytes, false, false},
-    {"try_lock", try_lock, false, true},
-    {"lock", lock, false, true},
     {"claim_many", claim_many, true, false},
     {"complete_many", complete_many, true, false},
     {"fail_many", fail_many, true, false},
     {"renew_many", renew_many, true, false},
-    {"peek_many", peek_many, true, false},
     {"fingerprint_bytes", print_bytes, false, false},
     {"fingerprint_json", print_json, false, false},
     {"fingerprint_request", print_request, false, false},
@@ -133,7 +120,6 @@ static void refuse(const refusable *at, once_session *on, const once_intent *of,
 	assert_true(once_error_message(error)[0] != '\0');
 	assert_null(out.answer);
 	assert_null(out.answers);
-	assert_null(out.story);
 	assert_false(out.flag);
 	once_error_free(error);
 }
@@ -180,15 +166,12 @@ static void each_function_refuses_what_else_it_needs_and_does_not_get(void **sta
 	run_sql(session, "COMMIT");
 	assert_code(ONCE_USAGE, once_claim(session, &intent, &print, NULL, 0, 0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_peek(session, &intent, NULL, &error), error);
-	assert_code(ONCE_USAGE, once_story(session, &intent, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_claim_many(session, NULL, 1, &intent, &print, NULL, 0, 0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_complete_many(session, NULL, 1, &intent, &fence, &outcome, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_fail_many(session, NULL, 1, &intent, &fence, &failure, &outcome, NULL, &error), error);
-	assert_code(ONCE_USAGE, once_peek_many(session, NULL, 1, &intent, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_renew_many(session, NULL, 1, &intent, &fence, 0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_complete(session, &intent, 1, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_fail(session, &intent, 1, (once_failure)0, NULL, &error), error);
-	assert_code(ONCE_USAGE, once_receive_intent(session, &intent, &print, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_emit(session, NULL, NULL, NULL, id, &error), error);
 	assert_code(ONCE_USAGE, once_emit(session, NULL, NULL, &event, NULL, &error), error);
 	const once_event later = {.topic = "t", .not_before = "2090-10-29 02:30+01"}, plain = {.topic = "t"};
@@ -197,8 +180,6 @@ static void each_function_refuses_what_else_it_needs_and_does_not_get(void **sta
 	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, &plain, payload, "a/b", NULL, &error), error);
 	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, &event, payload, "a/b", id, &error), error);
 	assert_code(ONCE_USAGE, once_emit_bytes(session, NULL, NULL, &later, payload, "a/b", id, &error), error);
-	assert_code(ONCE_USAGE, once_try_lock(session, "r", NULL, &error), error);
-	assert_code(ONCE_USAGE, once_lock(session, "r", 0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_claim_many(session, NULL, 1, &intent, NULL, NULL, 0, 0, &answers, &error), error);
 	assert_code(ONCE_USAGE, once_complete_many(session, NULL, 1, &intent, &fence, NULL, &answers, &error), error);
 	assert_code(ONCE_USAGE, once_complete_many(session, NULL, 1, &intent, NULL, &outcome, &answers, &error), error);
@@ -268,7 +249,6 @@ static void refuse_on_a_lost_one(const refusable *at, bool prepare, bool known)
 		once_error_free(error);
 		once_answer_free(out.answer);
 		once_answers_free(out.answers);
-		free(out.story);
 	}
 	if (at->within) {
 		run_sql(attached, "BEGIN");
@@ -411,10 +391,10 @@ static void a_missing_function_is_the_contracts_only_where_it_is_the_contracts(v
 	            once_execute_statements(session, &intent, &print, 1, &missing, &outcome, NULL, &answer, &error), error);
 	run_sql(session, "BEGIN");
 	run_sql(session, "DO $$ DECLARE old text; BEGIN SELECT oid::regprocedure INTO STRICT old FROM pg_proc"
-	                 "  WHERE pronamespace = 'once'::regnamespace AND proname = 'try_lock';"
+	                 "  WHERE pronamespace = 'once'::regnamespace AND proname = 'release';"
 	                 "  EXECUTE format('ALTER FUNCTION %s RENAME TO replaced', old); END $$");
 	bool flag = false;
-	once_code code = once_try_lock(session, "r", &flag, &error);
+	once_code code = once_release(session, &intent, 1, &flag, &error);
 	assert_int_equal(code, ONCE_CONTRACT);
 	assert_non_null(strstr(once_error_hint(error), "pgonce init"));
 	once_error_free(error);
@@ -423,7 +403,7 @@ static void a_missing_function_is_the_contracts_only_where_it_is_the_contracts(v
 	/* Where there is no error object, the code alone tells. */
 	assert_int_equal(once_execute_statements(session, &intent, &print, 1, &missing, &outcome, NULL, &answer, NULL),
 	                 ONCE_DATABASE);
-	assert_int_equal(once_try_lock(NULL, "r", &flag, NULL), ONCE_USAGE);
+	assert_int_equal(once_release(NULL, &intent, 1, &flag, NULL), ONCE_USAGE);
 	assert_null(answer);
 }
 

@@ -1,2 +1,0 @@
--- SPDX-License-Identifier: PostgreSQL
-SELECT once.try_lock($1::text)
