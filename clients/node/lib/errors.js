@@ -91,8 +91,10 @@ function ofSqlstate(sqlstate, said) {
   return new (CLASSES[sqlstate] ?? OnceError)(code, said ?? message, {sqlstate, status, retryable});
 }
 
-/** The problem that answers an error of the contract, or undefined. */
-const problemOf = (sqlstate) => KNOWN[sqlstate]?.[4];
+const PROBLEMS = Object.fromEntries(Object.values(KNOWN).map(([code, , , , problem]) => [code, problem]));
+
+/** The problem that answers an error of this code, or undefined. */
+const problemOf = (code) => PROBLEMS[code];
 
 /** answer: what is stored. */
 function final(answer, {replayed, cause}) {

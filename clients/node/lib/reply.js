@@ -48,9 +48,9 @@ function whyDoubted(answer) {
 
 /** What start has said instead of proceed, as an answer. */
 function concluded(options, intent, said) {
-  const {then, sqlstate} = VERDICTS[said.verdict] ?? {};
+  const {then, told} = VERDICTS[said.verdict] ?? {};
   if (then !== 'wait' && then !== 'refuse') return replay(options, said);
-  const slug = errors.problemOf(sqlstate);
+  const slug = errors.problemOf(told);
   if (intent.claimedInFront && (slug === 'active' || slug === 'mismatch')) {
     options.logger.error(`pgonce: problem=${slug} scope=${options.scope} ${CLAIMED_IN_FRONT}`);
     return refusal(options, slug, {more: CLAIMED_IN_FRONT});
@@ -63,7 +63,7 @@ function concluded(options, intent, said) {
 
 /** Nothing was done. */
 function unavailable(options, error) {
-  const slug = error instanceof errors.OnceError ? errors.problemOf(error.sqlstate) : undefined;
+  const slug = error instanceof errors.OnceError ? errors.problemOf(error.code) : undefined;
   if (slug !== 'key-malformed' && slug !== 'refused') return logged(options, 'unavailable', error);
   return refusal(options, slug, {more: slug === 'key-malformed' ? error.message : undefined});
 }
@@ -78,7 +78,7 @@ function answerOf(error, options) {
     return {...answer, headers: answer.headers.filter(([name]) => error.replayed || name !== 'Idempotency-Replayed')};
   }
   if (error instanceof errors.InDoubt && error.cause !== undefined) return logged(options, 'in-doubt', error.cause);
-  const slug = errors.problemOf(error.sqlstate);
+  const slug = errors.problemOf(error.code);
   if (slug) return refusal(options, slug, {more: slug === 'in-doubt' ? whyDoubted(error.answer) : slug === 'key-malformed' ? error.message : undefined, traceparent: error.traceparent});
   if (NOT_STORED.has(error.code)) return logged(options, 'not-stored', error);
   return error.status === 500 ? undefined : unavailable(options, error);

@@ -34,6 +34,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import javax.sql.DataSource;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.junit.jupiter.api.AfterAll;
@@ -159,12 +160,13 @@ class HttpOnceTest {
             exchange.close();
         });
         bank.start();
-        context = application("logging.level.io.pgonce=error");
+        context = application();
     }
 
-    private static ServletWebServerApplicationContext application(String property) {
-        return Apps.run(server, Apps.JPA, Application.class, property, "bank=http://127.0.0.1:" + bank.getAddress().getPort(),
+    private static ServletWebServerApplicationContext application(String... more) {
+        List<String> usual = List.of("logging.level.io.pgonce=error", "bank=http://127.0.0.1:" + bank.getAddress().getPort(),
             "spring.security.user.name=ann", "spring.security.user.password=secret");
+        return Apps.run(server, Apps.JPA, Application.class, Stream.concat(usual.stream(), Stream.of(more)).toArray(String[]::new));
     }
 
     @AfterAll
