@@ -50,15 +50,15 @@ void event_list_add(event_list *list, event *event)
 
 static event_list *list_of(pipeline *pipeline, const event *event)
 {
-	return event->index < 0 ? NULL : event->known ? &pipeline->due : &pipeline->chunk;
+	return event->index < 0 ? NULL : event->known ? &pipeline->session.due : &pipeline->session.chunk;
 }
 
 /* Of events that are in flight for long: they are counted, for what they take of memory. */
 static void held_remove(pipeline *pipeline, const event *event)
 {
 	if (event->deferred) {
-		pipeline->held_bytes -= event->bytes;
-		pipeline->held_count--;
+		pipeline->delivery.held_bytes -= event->bytes;
+		pipeline->delivery.held_count--;
 	}
 }
 
@@ -80,18 +80,19 @@ static void batch_remove(pipeline *pipeline, event *event)
 static void tell_parked(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
                         const char *error)
 {
+	pipeline_report *report = &pipeline->report;
 	char topic[RUNTIME_QUOTE_BYTES], quoted[RUNTIME_QUOTE_BYTES];
 	int64_t second = runtime_now_ms() / 1000;
 	bool is_dead = strcmp(state, "dead") == 0;
 
-	if (second != pipeline->told_second) {
-		if (pipeline->told_count > TOLD_A_SECOND) {
-			runtime_log(&pipeline->speaker, RUNTIME_WARNING, "parked", "more=%d", pipeline->told_count - TOLD_A_SECOND);
+	if (second != report->told_second) {
+		if (report->told_count > TOLD_A_SECOND) {
+			runtime_log(&pipeline->speaker, RUNTIME_WARNING, "parked", "more=%d", report->told_count - TOLD_A_SECOND);
 		}
-		pipeline->told_second = second;
-		pipeline->told_count = 0;
+		report->told_second = second;
+		report->told_count = 0;
 	}
-	if (!is_dead && ++pipeline->told_count > TOLD_A_SECOND) {
+	if (!is_dead && ++report->told_count > TOLD_A_SECOND) {
 		return;
 	}
 	runtime_log(&pipeline->speaker, RUNTIME_WARNING, is_dead ? "dead" : "parked",
@@ -102,22 +103,22 @@ static void tell_parked(pipeline *pipeline, const event *event, const char *stat
 static void park(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
                  const char *error)
 {
-	settlement_park(&pipeline->settlement, event, state, attempts, wait_ms, error);
+	settlement_park(&pipeline->session.settlement, event, state, attempts, wait_ms, error);
 	schedule_mark(pipeline->schedule, event, pipeline->reads);
 	if (!event->known) {
-		pipeline->parked++;
-		pipeline->weight += strcmp(state, "waiting") == 0 ? 1 : WAITING_SHARE;
+		pipeline->report.parked++;
+		pipeline->report.weight += strcmp(state, "waiting") == 0 ? 1 : WAITING_SHARE;
 	}
-	metric_count(pipeline->metrics.parked, event->known ? 0 : 1);
+	metric_count(pipeline->report.metrics.parked, event->known ? 0 : 1);
 }
 
 /* It is delivered, or left out: no row of it stays. */
 static void unpark(pipeline *pipeline, const event *event)
 {
 	if (event->known) {
-		settlement_delivered(&pipeline->settlement, event);
-		pipeline->parked--;
-		pipeline->weight -= event->attempts == 0 ? 1 : WAITING_SHARE;
+		settlement_delivered(&pipeline->session.settlement, event);
+		pipeline->report.parked--;
+		pipeline->report.weight -= event->attempts == 0 ? 1 : WAITING_SHARE;
 	}
 }
 
@@ -136,8 +137,8 @@ static void park_behind(pipeline *pipeline, event *first)
 
 static void park_dead(pipeline *pipeline, event *event, const char *error)
 {
-	pipeline->dead++;
-	metric_count(pipeline->metrics.dead, 1);
+	pipeline->report.dead++;
+	metric_count(pipeline->report.metrics.dead, 1);
 	tell_parked(pipeline, event, "dead", event->attempts, 0, error);
 	park(pipeline, event, "dead", event->attempts, 0, error);
 }
@@ -164,18 +165,18 @@ static lane *lane_for(pipeline *pipeline, const event *event)
 	char name[SINK_LANE_BYTES] = "";
 
 	if (pipeline->settings.sink->lane != NULL) {
-		pipeline->settings.sink->lane(pipeline->sink, &event->message, name);
+		pipeline->settings.sink->lane(pipeline->delivery.sink, &event->message, name);
 	}
 	if (event->death != NULL && name[0] == '\0') {
-		return lanes_find(pipeline->lanes, "dead_topic");
+		return lanes_find(pipeline->delivery.lanes, "dead_topic");
 	}
-	return lanes_find(pipeline->lanes, name);
+	return lanes_find(pipeline->delivery.lanes, name);
 }
 
 /* It is done with, and no attempt was made. */
 static void leave_out(pipeline *pipeline, event *event)
 {
-	metric_count(pipeline->metrics.left_out, 1);
+	metric_count(pipeline->report.metrics.left_out, 1);
 	unpark(pipeline, event);
 	event_free(event);
 }
@@ -185,7 +186,7 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 	/* Parked by a relay with other routes. */
 	static const char no_route[] = "no route of this relay matches its topic";
 
-	event->session = pipeline->session;
+	event->session = pipeline->session.number;
 	event->fetch = pipeline->reads;
 	if (event->known && schedule_busy(pipeline->schedule, event)) {
 		event_free(event); /* it, or one before it, is in flight */
@@ -224,33 +225,34 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 
 static void out_add(pipeline *pipeline, event *event)
 {
+	pipeline_delivery *delivery = &pipeline->delivery;
 	event->out_before = NULL;
-	event->out_after = pipeline->out;
-	if (pipeline->out != NULL) {
-		pipeline->out->out_before = event;
+	event->out_after = delivery->out;
+	if (delivery->out != NULL) {
+		delivery->out->out_before = event;
 	}
-	pipeline->out = event;
-	pipeline->in_flight++;
+	delivery->out = event;
+	delivery->in_flight++;
 	if (event->lane != NULL) {
 		lane_sent(event->lane, event->sent_ms);
 	}
-	metric_set(pipeline->metrics.in_flight, (double)pipeline->in_flight);
+	metric_set(pipeline->report.metrics.in_flight, (double)delivery->in_flight);
 }
 
 static void out_remove(pipeline *pipeline, event *event)
 {
-	*(event->out_before == NULL ? &pipeline->out : &event->out_before->out_after) = event->out_after;
+	*(event->out_before == NULL ? &pipeline->delivery.out : &event->out_before->out_after) = event->out_after;
 	if (event->out_after != NULL) {
 		event->out_after->out_before = event->out_before;
 	}
-	pipeline->in_flight--;
-	metric_set(pipeline->metrics.in_flight, (double)pipeline->in_flight);
+	pipeline->delivery.in_flight--;
+	metric_set(pipeline->report.metrics.in_flight, (double)pipeline->delivery.in_flight);
 }
 
 void delivery_forget(pipeline *pipeline)
 {
-	while (pipeline->out != NULL) {
-		event *event = pipeline->out;
+	while (pipeline->delivery.out != NULL) {
+		event *event = pipeline->delivery.out;
 		out_remove(pipeline, event);
 		/* Of the present session: it stands in the schedule yet. */
 		if (event->place != EVENT_OUTSIDE) {
@@ -296,8 +298,8 @@ static void tell_lane(pipeline *pipeline, lane *lane, bool hangs)
 	if (hangs != lane->told) {
 		runtime_log(&pipeline->speaker, hangs ? RUNTIME_WARNING : RUNTIME_INFO, hangs ? "host_hangs" : "host_answers",
 		            "host=%s in_flight=%zu", runtime_quote(lane->name, quoted), lane->in_flight);
-		pipeline->hanging += hangs ? 1 : -1;
-		metric_set(pipeline->metrics.hosts_hanging, pipeline->hanging);
+		pipeline->delivery.hanging += hangs ? 1 : -1;
+		metric_set(pipeline->report.metrics.hosts_hanging, pipeline->delivery.hanging);
 	}
 	lane->told = hangs;
 }
@@ -323,31 +325,33 @@ static void put_hanging_aside(pipeline *pipeline, size_t room, int64_t now)
 
 static size_t room_of(const pipeline *pipeline)
 {
+	const pipeline_delivery *delivery = &pipeline->delivery;
 	size_t most = (size_t)pipeline->settings.in_flight;
 
-	if (pipeline->failures > 0) {
-		return pipeline->probe != NULL ? 0 : 1; /* one tries whether the sink is back */
+	if (delivery->failures > 0) {
+		return delivery->probe != NULL ? 0 : 1; /* one tries whether the sink is back */
 	}
-	return pipeline->in_flight < most ? most - pipeline->in_flight : 0;
+	return delivery->in_flight < most ? most - delivery->in_flight : 0;
 }
 
 void delivery_send(pipeline *pipeline)
 {
+	pipeline_delivery *delivery = &pipeline->delivery;
 	int64_t now = runtime_now_ms();
 
-	pipeline->sink_is_full = false;
-	if (now < pipeline->pause_until_ms || pipeline->is_broken) {
+	delivery->is_full = false;
+	if (now < delivery->pause_until_ms || delivery->is_broken) {
 		return;
 	}
 	put_hanging_aside(pipeline, room_of(pipeline), now);
-	for (size_t room = room_of(pipeline); room > 0 && runtime_now_ms() < pipeline->permit_ms; room--) {
+	for (size_t room = room_of(pipeline); room > 0 && runtime_now_ms() < delivery->permit_ms; room--) {
 		event *event = schedule_next(pipeline->schedule, room);
 		if (event == NULL) {
 			return;
 		}
-		if (!pipeline->settings.sink->send(pipeline->sink, &event->message)) {
+		if (!pipeline->settings.sink->send(delivery->sink, &event->message)) {
 			schedule_put_back(pipeline->schedule, event);
-			pipeline->sink_is_full = true;
+			delivery->is_full = true;
 			return;
 		}
 		event->sent_ms = now;
@@ -356,7 +360,7 @@ void delivery_send(pipeline *pipeline)
 			list->sent_ms = now;
 		}
 		out_add(pipeline, event);
-		pipeline->probe = pipeline->failures > 0 ? event : pipeline->probe;
+		delivery->probe = delivery->failures > 0 ? event : delivery->probe;
 	}
 }
 
@@ -364,13 +368,15 @@ void delivery_send(pipeline *pipeline)
 
 static void sink_answers(pipeline *pipeline)
 {
-	if (pipeline->failures > 0) {
-		runtime_log(&pipeline->speaker, RUNTIME_INFO, "available", "after_failures=%d", pipeline->failures);
+	pipeline_delivery *delivery = &pipeline->delivery;
+
+	if (delivery->failures > 0) {
+		runtime_log(&pipeline->speaker, RUNTIME_INFO, "available", "after_failures=%d", delivery->failures);
 	}
-	pipeline->failures = 0;
-	metric_set(pipeline->metrics.sink_away, 0);
-	pipeline->pause_until_ms = 0;
-	pipeline->answered_ms = runtime_now_ms();
+	delivery->failures = 0;
+	metric_set(pipeline->report.metrics.sink_away, 0);
+	delivery->pause_until_ms = 0;
+	delivery->answered_ms = runtime_now_ms();
 }
 
 static void on_delivered(pipeline *pipeline, event *event)
@@ -378,9 +384,9 @@ static void on_delivered(pipeline *pipeline, event *event)
 	double took_ms = (double)(runtime_now_ms() - event->sent_ms);
 
 	sink_answers(pipeline);
-	pipeline->latency_ms += (took_ms - pipeline->latency_ms) / 16;
-	pipeline->delivered++;
-	metric_count(pipeline->metrics.delivered, 1);
+	pipeline->delivery.latency_ms += (took_ms - pipeline->delivery.latency_ms) / 16;
+	pipeline->report.delivered++;
+	metric_count(pipeline->report.metrics.delivered, 1);
 	unpark(pipeline, event);
 	batch_remove(pipeline, event);
 	schedule_remove(pipeline->schedule, event);
@@ -424,12 +430,12 @@ static void on_copy(pipeline *pipeline, event *event, const sink_result *result)
 	bool is_refused = result->verdict == SINK_REFUSED || result->verdict == SINK_FINAL;
 
 	if (result->verdict == SINK_DELIVERED) {
-		metric_count(pipeline->metrics.dead_copies, 1);
+		metric_count(pipeline->report.metrics.dead_copies, 1);
 		bury(pipeline, event, event->death);
 	} else if (is_refused && dead_letter_strip(event)) {
 		schedule_put_back(pipeline->schedule, event);
 	} else {
-		metric_count(pipeline->metrics.dead_unsent, 1);
+		metric_count(pipeline->report.metrics.dead_unsent, 1);
 		retry_later(pipeline, event,
 		            runtime_backoff_ms(event->attempts, settings->retry_first_ms, settings->retry_most_ms),
 		            dead_letter_unsent(event, result->problem));
@@ -446,8 +452,8 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	                      : runtime_backoff_ms(attempts, settings->retry_first_ms, settings->retry_most_ms);
 
 	sink_answers(pipeline);
-	pipeline->refused++;
-	metric_count(pipeline->metrics.refused, 1);
+	pipeline->report.refused++;
+	metric_count(pipeline->report.metrics.refused, 1);
 	event->attempts = attempts;
 	if (attempts >= settings->attempts || result->verdict == SINK_FINAL) {
 		die(pipeline, event, result->problem);
@@ -480,18 +486,19 @@ static void try_again(pipeline *pipeline, event *event, int64_t wait_ms, const c
 
 static void on_unavailable(pipeline *pipeline, event *event, const sink_result *result, bool is_probe)
 {
+	pipeline_delivery *delivery = &pipeline->delivery;
 	char quoted[RUNTIME_QUOTE_BYTES];
 
 	/*
 	 * Of many that fail together only the first counts, then those that tried whether the sink is
 	 * back.
 	 */
-	if (pipeline->failures == 0 || is_probe) {
-		pipeline->failures++;
-		metric_set(pipeline->metrics.sink_away, 1);
-		int64_t pause_ms = runtime_backoff_ms(pipeline->failures, PAUSE_FIRST_MS, PAUSE_MOST_MS);
-		pipeline->pause_until_ms = runtime_now_ms() + pause_ms;
-		if (pipeline->failures == 1) {
+	if (delivery->failures == 0 || is_probe) {
+		delivery->failures++;
+		metric_set(pipeline->report.metrics.sink_away, 1);
+		int64_t pause_ms = runtime_backoff_ms(delivery->failures, PAUSE_FIRST_MS, PAUSE_MOST_MS);
+		delivery->pause_until_ms = runtime_now_ms() + pause_ms;
+		if (delivery->failures == 1) {
 			runtime_log(&pipeline->speaker, RUNTIME_WARNING, "unavailable",
 			            "sink=%s error=%s; it is tried until it is back", pipeline->settings.sink->name,
 			            runtime_quote(result->problem, quoted));
@@ -505,7 +512,7 @@ static void tell_fenced(pipeline *pipeline, const char *problem)
 {
 	char quoted[RUNTIME_QUOTE_BYTES];
 
-	metric_count(pipeline->metrics.fenced, 1);
+	metric_count(pipeline->report.metrics.fenced, 1);
 	runtime_log(
 	    &pipeline->speaker, RUNTIME_WARNING, "fenced",
 	    "sink=%s error=%s; another relay of this name has begun its turn at the broker, and this one ends its own",
@@ -531,15 +538,16 @@ static void hear_lane(pipeline *pipeline, const event *event, const sink_result 
 
 static void on_result(pipeline *pipeline, const sink_result *result)
 {
+	pipeline_delivery *delivery = &pipeline->delivery;
 	event *event = result->message->user;
-	bool is_probe = pipeline->probe == event;
+	bool is_probe = delivery->probe == event;
 
 	out_remove(pipeline, event);
 	if (event->lane != NULL) {
 		hear_lane(pipeline, event, result);
 	}
-	pipeline->probe = is_probe ? NULL : pipeline->probe;
-	if (event->session != pipeline->session) {
+	delivery->probe = is_probe ? NULL : delivery->probe;
+	if (event->session != pipeline->session.number) {
 		/* Of a session that was lost: it was or will be read again. */
 		held_remove(pipeline, event);
 		event_free(event);
@@ -558,15 +566,15 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 		on_refused(pipeline, event, result);
 		break;
 	case SINK_UNAVAILABLE:
-		if (pipeline->settings.sink == &sink_stdout && !pipeline->is_broken) {
-			pipeline->is_broken = true;
-			pipeline->problem = memory_format("%s; nobody reads the events any more", result->problem);
+		if (pipeline->settings.sink == &sink_stdout && !delivery->is_broken) {
+			delivery->is_broken = true;
+			pipeline->report.problem = memory_format("%s; nobody reads the events any more", result->problem);
 		}
 		on_unavailable(pipeline, event, result, is_probe);
 		break;
 	case SINK_FENCED:
-		if (!pipeline->is_fenced) {
-			pipeline->is_fenced = true;
+		if (!delivery->is_fenced) {
+			delivery->is_fenced = true;
 			tell_fenced(pipeline, result->problem);
 		}
 		try_again(pipeline, event, 0, result->problem);
@@ -580,8 +588,9 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 void delivery_collect(pipeline *pipeline, int64_t wait_ms)
 {
 	sink_result results[RESULTS_MAX];
-	bool asks = pipeline->in_flight > 0 || pipeline->sink_is_full;
-	size_t count = pipeline->settings.sink->poll(pipeline->sink, asks ? (int)wait_ms : 0, results, RESULTS_MAX);
+	bool asks = pipeline->delivery.in_flight > 0 || pipeline->delivery.is_full;
+	size_t count =
+	    pipeline->settings.sink->poll(pipeline->delivery.sink, asks ? (int)wait_ms : 0, results, RESULTS_MAX);
 
 	for (size_t i = 0; i < count; i++) {
 		on_result(pipeline, &results[i]);
@@ -595,9 +604,9 @@ void delivery_collect(pipeline *pipeline, int64_t wait_ms)
 
 static int64_t hanging_ms(const pipeline *pipeline)
 {
-	int64_t usual = (int64_t)(pipeline->latency_ms * HANGING_FACTOR);
+	int64_t usual = (int64_t)(pipeline->delivery.latency_ms * HANGING_FACTOR);
 
-	if (pipeline->chunk.open > pipeline->chunk.count / HANGING_SHARE + 1 || usual > HANGING_MS) {
+	if (pipeline->session.chunk.open > pipeline->session.chunk.count / HANGING_SHARE + 1 || usual > HANGING_MS) {
 		return HANGING_MS;
 	}
 	return usual > HANGING_FEW_MS ? usual : HANGING_FEW_MS;
@@ -611,19 +620,20 @@ static void put_off(pipeline *pipeline, event *event)
 	batch_remove(pipeline, event);
 	event->known = true;
 	event->deferred = true;
-	pipeline->held_bytes += event->bytes;
-	pipeline->held_count++;
+	pipeline->delivery.held_bytes += event->bytes;
+	pipeline->delivery.held_count++;
 }
 
 bool delivery_detach(pipeline *pipeline)
 {
-	const event_list *chunk = &pipeline->chunk;
-	size_t bytes = pipeline->held_bytes;
+	const event_list *chunk = &pipeline->session.chunk;
+	size_t bytes = pipeline->delivery.held_bytes;
 
 	if (schedule_has_ready(pipeline->schedule) || runtime_now_ms() - chunk->sent_ms < hanging_ms(pipeline)) {
 		return false;
 	}
-	if (pipeline->answered_ms < chunk->sent_ms && pipeline->held_count + chunk->open > HANGING_SILENT_MOST) {
+	if (pipeline->delivery.answered_ms < chunk->sent_ms &&
+	    pipeline->delivery.held_count + chunk->open > HANGING_SILENT_MOST) {
 		return false;
 	}
 	for (size_t i = 0; i < chunk->count; i++) {
@@ -651,13 +661,13 @@ bool delivery_detach(pipeline *pipeline)
 
 void delivery_defer(pipeline *pipeline)
 {
-	event_list *due = &pipeline->due;
+	event_list *due = &pipeline->session.due;
 	int64_t now = runtime_now_ms();
 
 	for (size_t i = 0; i < due->count; i++) {
 		event *event = due->events[i];
 		if (event == NULL || event->place != EVENT_IN_FLIGHT || now - event->sent_ms < HANGING_MS ||
-		    pipeline->held_bytes + event->bytes > HELD_BYTES_MAX) {
+		    pipeline->delivery.held_bytes + event->bytes > HELD_BYTES_MAX) {
 			continue;
 		}
 		/* Those behind it have rows, and come again after it. */

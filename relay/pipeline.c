@@ -42,12 +42,6 @@ enum {
 
 /* ---- what belongs to a session */
 
-static void event_list_forget(event_list *list)
-{
-	free(list->events);
-	*list = (struct event_list){0};
-}
-
 static void progress_clear(reader_progress *progress)
 {
 	free(progress->seen);
@@ -58,29 +52,22 @@ static void progress_clear(reader_progress *progress)
 /* The session is over: all that it read is void. What the sink has is freed as its results come. */
 static void forget_session(pipeline *pipeline)
 {
+	pipeline_session *over = &pipeline->session;
+
 	event_free_list(schedule_clear(pipeline->schedule));
-	event_list_forget(&pipeline->chunk);
-	event_list_forget(&pipeline->due);
-	settlement_clear(&pipeline->settlement);
-	progress_clear(&pipeline->progress);
-	pipeline->session++;
-	pipeline->in_chunk = false;
-	pipeline->unstored = false;
-	pipeline->item_count = pipeline->item_next = 0;
-	pipeline->listed_all = false;
-	pipeline->fetch_count = FETCH_FIRST;
-	pipeline->due_at_ms = 0;
-	pipeline->look_wait_ms = 1;
-	pipeline->look_at_ms = 0;
-	pipeline->release_at_ms = 0;
+	free(over->chunk.events);
+	free(over->due.events);
+	settlement_clear(&over->settlement);
+	progress_clear(&over->progress);
+	pipeline->session = (pipeline_session){.number = over->number + 1, .fetch_count = FETCH_FIRST, .look_wait_ms = 1};
 }
 
 /* ---- the permit to send */
 
 static void permit(pipeline *pipeline, int64_t until_ms)
 {
-	pipeline->permit_ms = until_ms;
-	pipeline->settings.sink->permit(pipeline->sink, until_ms);
+	pipeline->delivery.permit_ms = until_ms;
+	pipeline->settings.sink->permit(pipeline->delivery.sink, until_ms);
 }
 
 /*
@@ -92,15 +79,15 @@ static void tell_late(pipeline *pipeline, int64_t until_ms)
 	int64_t now = runtime_now_ms();
 	bool is_late = now >= until_ms;
 
-	if (is_late && !pipeline->is_late) {
+	if (is_late && !pipeline->delivery.is_late) {
 		runtime_log(&pipeline->speaker, RUNTIME_WARNING, "permit_late",
 		            "round_trip_ms=%lld limit_ms=%d; nothing is sent while a round trip to the database takes so long",
 		            (long long)(now - reader_proved_ms(pipeline->reader)), PERMIT_MS);
 	}
-	if (is_late != pipeline->is_late) {
-		metric_set(pipeline->metrics.permit_late, is_late);
+	if (is_late != pipeline->delivery.is_late) {
+		metric_set(pipeline->report.metrics.permit_late, is_late);
 	}
-	pipeline->is_late = is_late;
+	pipeline->delivery.is_late = is_late;
 }
 
 /*
@@ -109,18 +96,18 @@ static void tell_late(pipeline *pipeline, int64_t until_ms)
  */
 static bool renew_permit(pipeline *pipeline)
 {
-	bool wanted = pipeline->in_flight > 0 || schedule_has_ready(pipeline->schedule);
+	bool wanted = pipeline->delivery.in_flight > 0 || schedule_has_ready(pipeline->schedule);
 	int64_t now = runtime_now_ms();
 	bool good = true;
 
-	if (!wanted || now < pipeline->first_ms) {
+	if (!wanted || now < pipeline->session.first_ms) {
 		return true;
 	}
 	if (now - reader_proved_ms(pipeline->reader) > PERMIT_MS / 2) {
 		good = reader_prove(pipeline->reader);
 	}
 	int64_t until_ms = reader_proved_ms(pipeline->reader) + PERMIT_MS;
-	if (good && until_ms > pipeline->permit_ms) {
+	if (good && until_ms > pipeline->delivery.permit_ms) {
 		permit(pipeline, until_ms);
 		tell_late(pipeline, until_ms);
 	}
@@ -149,7 +136,7 @@ static uint64_t snapshot_end(const char *snapshot)
 
 static bool store(pipeline *pipeline, const char *seen, const char *reading, int64_t after_id, bool fresh)
 {
-	settlement *settlement = &pipeline->settlement;
+	settlement *settlement = &pipeline->session.settlement;
 	char *parked = settlement_parked(settlement, fresh);
 	bool good = reader_settle(pipeline->reader, seen, reading, after_id, settlement->delivered,
 	                          settlement->delivered_count, parked);
@@ -166,9 +153,9 @@ static bool store(pipeline *pipeline, const char *seen, const char *reading, int
 /* What became of events that were parked before; the progress stays as it is stored. */
 static bool settle_known(pipeline *pipeline)
 {
-	const reader_progress *progress = &pipeline->progress;
+	const reader_progress *progress = &pipeline->session.progress;
 
-	if (!settlement_has_known(&pipeline->settlement)) {
+	if (!settlement_has_known(&pipeline->session.settlement)) {
 		return true;
 	}
 	return store(pipeline, progress->seen, progress->reading, progress->after_id, false);
@@ -184,30 +171,30 @@ static void finish_reading(reader_progress *progress)
 
 static bool settle_chunk(pipeline *pipeline)
 {
-	reader_progress *progress = &pipeline->progress;
-	bool is_last = pipeline->listed_all && pipeline->item_next == pipeline->item_count;
+	pipeline_session *session = &pipeline->session;
+	reader_progress *progress = &session->progress;
+	bool is_last = session->listed_all && session->item_next == session->item_count;
 
 	/* Progress goes forward alone: what is behind it is delivered, or parked by this statement. */
-	assert(pipeline->in_chunk && progress->reading != NULL && pipeline->chunk_end_id > progress->after_id);
+	assert(session->in_chunk && progress->reading != NULL && session->chunk_end_id > progress->after_id);
 	bool good = is_last ? store(pipeline, progress->reading, NULL, 0, true)
-	                    : store(pipeline, progress->seen, progress->reading, pipeline->chunk_end_id, true);
+	                    : store(pipeline, progress->seen, progress->reading, session->chunk_end_id, true);
 
 	if (!good) {
 		return false;
 	}
-	metric_count(pipeline->metrics.batches, 1);
-	metric_set_now(pipeline->metrics.batch_at);
-	runtime_log(&pipeline->speaker, RUNTIME_DEBUG, "batch", "events=%zu took_ms=%lld parked=%lld",
-	            pipeline->chunk.count, (long long)(runtime_now_ms() - pipeline->chunk_at_ms),
-	            (long long)pipeline->parked);
+	metric_count(pipeline->report.metrics.batches, 1);
+	metric_set_now(pipeline->report.metrics.batch_at);
+	runtime_log(&pipeline->speaker, RUNTIME_DEBUG, "batch", "events=%zu took_ms=%lld parked=%lld", session->chunk.count,
+	            (long long)(runtime_now_ms() - session->chunk_at_ms), (long long)pipeline->report.parked);
 	if (is_last) {
 		finish_reading(progress);
 	} else {
-		progress->after_id = pipeline->chunk_end_id;
+		progress->after_id = session->chunk_end_id;
 	}
-	pipeline->in_chunk = false;
-	pipeline->unstored = false;
-	pipeline->chunk.count = 0;
+	session->in_chunk = false;
+	session->unstored = false;
+	session->chunk.count = 0;
 	return true;
 }
 
@@ -217,14 +204,15 @@ static bool settle_chunk(pipeline *pipeline)
  */
 static bool settle_part(pipeline *pipeline)
 {
-	event_list *chunk = &pipeline->chunk;
+	event_list *chunk = &pipeline->session.chunk;
 
-	if (chunk->open == chunk->count && !settlement_has_fresh(&pipeline->settlement)) {
+	if (chunk->open == chunk->count && !settlement_has_fresh(&pipeline->session.settlement)) {
 		return settle_known(pipeline);
 	}
 	for (size_t i = 0; i < chunk->count; i++) {
 		if (chunk->events[i] != NULL) {
-			settlement_park(&pipeline->settlement, chunk->events[i], "waiting", chunk->events[i]->attempts, 0, NULL);
+			settlement_park(&pipeline->session.settlement, chunk->events[i], "waiting", chunk->events[i]->attempts, 0,
+			                NULL);
 		}
 	}
 	return settle_chunk(pipeline);
@@ -235,25 +223,26 @@ static bool settle_part(pipeline *pipeline)
 /* Lists what there is between the snapshots; *idle: nothing of ours. */
 static bool list(pipeline *pipeline, bool flushed, bool *idle)
 {
-	reader_progress *progress = &pipeline->progress;
-	bool goes_on = pipeline->item_count == pipeline->item_room;
+	pipeline_session *session = &pipeline->session;
+	reader_progress *progress = &session->progress;
+	bool goes_on = session->item_count == pipeline->item_room;
 
 	/* A list that was full is followed by a longer one. */
 	if (pipeline->item_room == 0 || (goes_on && pipeline->item_room < LIST_MOST)) {
 		pipeline->item_room = pipeline->item_room == 0 ? LIST_FIRST : 2 * pipeline->item_room;
 		pipeline->items = memory_array(pipeline->items, pipeline->item_room, sizeof *pipeline->items);
 	}
-	pipeline->item_count = pipeline->item_next = 0;
+	session->item_count = session->item_next = 0;
 	bool good = reader_list(pipeline->reader, progress->seen, progress->reading, progress->after_id,
-	                        pipeline->item_room, pipeline->items, &pipeline->item_count);
+	                        pipeline->item_room, pipeline->items, &session->item_count);
 	if (!good) {
 		return false;
 	}
-	pipeline->listed_all = pipeline->item_count < pipeline->item_room;
-	*idle = pipeline->item_count == 0;
+	session->listed_all = session->item_count < pipeline->item_room;
+	*idle = session->item_count == 0;
 	if (*idle) {
 		finish_reading(progress);
-		pipeline->unstored = true;
+		session->unstored = true;
 		return true;
 	}
 	/*
@@ -266,7 +255,7 @@ static bool list(pipeline *pipeline, bool flushed, bool *idle)
 /* Is there anything new? */
 static bool look(pipeline *pipeline, bool *idle)
 {
-	reader_progress *progress = &pipeline->progress;
+	reader_progress *progress = &pipeline->session.progress;
 	bool changed = true, flushed = true;
 
 	*idle = true;
@@ -288,28 +277,29 @@ static bool look(pipeline *pipeline, bool *idle)
 
 static bool fetch(pipeline *pipeline)
 {
-	size_t left = pipeline->item_count - pipeline->item_next;
-	size_t count = pipeline->fetch_count < left ? pipeline->fetch_count : left;
+	pipeline_session *session = &pipeline->session;
+	size_t left = session->item_count - session->item_next;
+	size_t count = session->fetch_count < left ? session->fetch_count : left;
 	size_t most = (size_t)pipeline->settings.batch;
 	size_t read = 0;
 	event *first = NULL;
 
-	assert(!pipeline->in_chunk && left > 0);
+	assert(!session->in_chunk && left > 0);
 	count = count < most ? count : most;
-	if (!reader_fetch(pipeline->reader, pipeline->items + pipeline->item_next, count, &first, &read)) {
+	if (!reader_fetch(pipeline->reader, pipeline->items + session->item_next, count, &first, &read)) {
 		return false;
 	}
-	pipeline->fetch_count = read < count ? read : pipeline->fetch_count >= most / 2 ? most : 2 * pipeline->fetch_count;
+	session->fetch_count = read < count ? read : session->fetch_count >= most / 2 ? most : 2 * session->fetch_count;
 	pipeline->reads++;
 	schedule_forget_marks(pipeline->schedule, pipeline->reads);
 	assert(read > 0 && read <= count);
-	pipeline->item_next += read;
-	pipeline->chunk_end_id = pipeline->items[pipeline->item_next - 1].id;
-	pipeline->chunk_at_ms = runtime_now_ms();
-	pipeline->in_chunk = true;
+	session->item_next += read;
+	session->chunk_end_id = pipeline->items[session->item_next - 1].id;
+	session->chunk_at_ms = runtime_now_ms();
+	session->in_chunk = true;
 	for (event *at = first, *next = NULL; at != NULL; at = next) {
 		next = at->list_after;
-		delivery_accept(pipeline, at, &pipeline->chunk);
+		delivery_accept(pipeline, at, &session->chunk);
 	}
 	return true;
 }
@@ -317,6 +307,7 @@ static bool fetch(pipeline *pipeline)
 /* Parked events whose time has come. */
 static bool read_due(pipeline *pipeline, bool *found)
 {
+	pipeline_session *session = &pipeline->session;
 	event *first = NULL;
 	bool good = settle_known(pipeline);
 
@@ -326,44 +317,45 @@ static bool read_due(pipeline *pipeline, bool *found)
 	if (!good) {
 		return false;
 	}
-	if (pipeline->due.open == 0) {
-		pipeline->due.count = 0;
+	if (session->due.open == 0) {
+		session->due.count = 0;
 	}
 	pipeline->reads++;
-	size_t open_before = pipeline->due.open;
+	size_t open_before = session->due.open;
 	for (event *at = first, *next = NULL; at != NULL; at = next) {
 		next = at->list_after;
-		delivery_accept(pipeline, at, &pipeline->due);
+		delivery_accept(pipeline, at, &session->due);
 	}
-	*found = pipeline->due.open > open_before;
-	pipeline->due_at_ms = runtime_now_ms() + (pipeline->parked > 0 ? DUE_SOON_MS : DUE_LATER_MS);
+	*found = session->due.open > open_before;
+	session->due_at_ms = runtime_now_ms() + (pipeline->report.parked > 0 ? DUE_SOON_MS : DUE_LATER_MS);
 	return true;
 }
 
 /* Delayed events whose time has come are moved to the outbox, and read there like all others. */
 static bool release(pipeline *pipeline)
 {
+	pipeline_session *session = &pipeline->session;
 	int64_t begun_ms = runtime_now_ms();
 	int64_t released = 0, wait_ms = 0;
 
-	if (begun_ms < pipeline->release_at_ms) {
+	if (begun_ms < session->release_at_ms) {
 		return true;
 	}
 	if (!reader_release(pipeline->reader, RELEASE_MOST, &released, &wait_ms)) {
 		return false;
 	}
 	if (released > 0) {
-		pipeline->look_at_ms = 0;
+		session->look_at_ms = 0;
 		runtime_log(&pipeline->speaker, RUNTIME_DEBUG, "released", "events=%lld", (long long)released);
 	}
 	if (wait_ms == 0) {
-		pipeline->release_at_ms = 0;
+		session->release_at_ms = 0;
 		return true;
 	}
 	int64_t now = runtime_now_ms();
 	int64_t least_ms = RELEASE_PART * (now - begun_ms);
 	wait_ms = wait_ms < 0 || wait_ms > RELEASE_MS ? RELEASE_MS : wait_ms;
-	pipeline->release_at_ms = now + (wait_ms < least_ms ? least_ms : wait_ms);
+	session->release_at_ms = now + (wait_ms < least_ms ? least_ms : wait_ms);
 	return true;
 }
 
@@ -371,40 +363,42 @@ static bool release(pipeline *pipeline)
 
 static bool count_parked(pipeline *pipeline)
 {
+	pipeline_report *report = &pipeline->report;
 	int64_t now = runtime_now_ms();
 	int64_t most = pipeline->settings.parked_max;
-	int64_t since = now - pipeline->parked_at_ms;
+	int64_t since = now - report->parked_at_ms;
 
 	/* Operators change it too: counted anew from time to time, while it matters. */
-	if (since < (pipeline->is_full ? DUE_LATER_MS : COUNT_MS) ||
-	    (pipeline->parked <= most / 2 && pipeline->parked_at_ms != 0)) {
+	if (since < (report->is_full ? DUE_LATER_MS : COUNT_MS) ||
+	    (report->parked <= most / 2 && report->parked_at_ms != 0)) {
 		return true;
 	}
-	pipeline->parked_at_ms = now;
-	bool good = reader_parked(pipeline->reader, most + 1, false, &pipeline->parked);
-	if (good && pipeline->parked > most) {
-		good = reader_parked(pipeline->reader, most + 1, true, &pipeline->weight);
-		pipeline->weight *= WAITING_SHARE;
+	report->parked_at_ms = now;
+	bool good = reader_parked(pipeline->reader, most + 1, false, &report->parked);
+	if (good && report->parked > most) {
+		good = reader_parked(pipeline->reader, most + 1, true, &report->weight);
+		report->weight *= WAITING_SHARE;
 	}
 	return good;
 }
 
 static bool check_full(pipeline *pipeline)
 {
+	pipeline_report *report = &pipeline->report;
 	bool good = count_parked(pipeline);
 	int64_t most = pipeline->settings.parked_max;
-	bool is_full = pipeline->parked > most && pipeline->weight > most * WAITING_SHARE;
+	bool is_full = report->parked > most && report->weight > most * WAITING_SHARE;
 
-	if (good && is_full != pipeline->is_full) {
-		pipeline->is_full = is_full;
-		metric_set(pipeline->metrics.full, is_full);
+	if (good && is_full != report->is_full) {
+		report->is_full = is_full;
+		metric_set(report->metrics.full, is_full);
 		if (is_full) {
 			runtime_log(
 			    &pipeline->speaker, RUNTIME_WARNING, "parked_max",
 			    "parked=%lld parked_max=%lld; nothing new is read until fewer are parked: see pgonce parked list",
-			    (long long)(pipeline->weight / WAITING_SHARE), (long long)most);
+			    (long long)(report->weight / WAITING_SHARE), (long long)most);
 		} else {
-			runtime_log(&pipeline->speaker, RUNTIME_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
+			runtime_log(&pipeline->speaker, RUNTIME_INFO, "reading", "parked=%lld", (long long)report->parked);
 		}
 	}
 	return good;
@@ -419,23 +413,27 @@ static bool check_full(pipeline *pipeline)
  */
 static bool store_idle(pipeline *pipeline)
 {
-	if (!pipeline->unstored || runtime_now_ms() - pipeline->stored_ms < STORE_MS ||
-	    snapshot_end(pipeline->progress.seen) <= pipeline->stored_end + 1) {
+	pipeline_session *session = &pipeline->session;
+
+	if (!session->unstored || runtime_now_ms() - pipeline->stored_ms < STORE_MS ||
+	    snapshot_end(session->progress.seen) <= pipeline->stored_end + 1) {
 		return true;
 	}
-	pipeline->unstored = false;
-	return store(pipeline, pipeline->progress.seen, NULL, 0, false);
+	session->unstored = false;
+	return store(pipeline, session->progress.seen, NULL, 0, false);
 }
 
 static bool due_is_due(const pipeline *pipeline)
 {
+	const pipeline_session *session = &pipeline->session;
 	int64_t now = runtime_now_ms();
 
-	if (now < pipeline->pause_until_ms || (pipeline->failures > 0 && schedule_has_ready(pipeline->schedule)) ||
-	    pipeline->due.count >= DUE_HELD_MAX) {
+	if (now < pipeline->delivery.pause_until_ms ||
+	    (pipeline->delivery.failures > 0 && schedule_has_ready(pipeline->schedule)) ||
+	    session->due.count >= DUE_HELD_MAX) {
 		return false;
 	}
-	return now >= pipeline->due_at_ms || (pipeline->due.open == 0 && pipeline->due.count > 0);
+	return now >= session->due_at_ms || (session->due.open == 0 && session->due.count > 0);
 }
 
 /*
@@ -444,31 +442,32 @@ static bool due_is_due(const pipeline *pipeline)
  */
 static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 {
+	pipeline_session *session = &pipeline->session;
 	bool good = check_full(pipeline);
 
-	if (!good || pipeline->is_full) {
+	if (!good || pipeline->report.is_full) {
 		*wait_ms = FULL_WAIT_MS;
 		return good;
 	}
-	if (pipeline->item_next < pipeline->item_count) {
+	if (session->item_next < session->item_count) {
 		*wait_ms = 0;
 		return fetch(pipeline);
 	}
 	int64_t now = runtime_now_ms();
-	if (now < pipeline->look_at_ms) {
-		*wait_ms = pipeline->look_at_ms - now;
+	if (now < session->look_at_ms) {
+		*wait_ms = session->look_at_ms - now;
 		return true;
 	}
 	good = look(pipeline, idle);
 	if (good && *idle) {
 		good = store_idle(pipeline);
 	}
-	pipeline->look_wait_ms = !*idle ? 1 : 2 * pipeline->look_wait_ms;
-	if (pipeline->look_wait_ms > pipeline->settings.poll_most_ms) {
-		pipeline->look_wait_ms = pipeline->settings.poll_most_ms;
+	session->look_wait_ms = !*idle ? 1 : 2 * session->look_wait_ms;
+	if (session->look_wait_ms > pipeline->settings.poll_most_ms) {
+		session->look_wait_ms = pipeline->settings.poll_most_ms;
 	}
-	*wait_ms = *idle ? pipeline->look_wait_ms : 0;
-	pipeline->look_at_ms = runtime_now_ms() + *wait_ms;
+	*wait_ms = *idle ? session->look_wait_ms : 0;
+	session->look_at_ms = runtime_now_ms() + *wait_ms;
 	return good;
 }
 
@@ -478,16 +477,17 @@ static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
  */
 static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 {
+	pipeline_session *session = &pipeline->session;
 	bool found = false;
 	bool good = true;
 
 	*idle = false;
 	*wait_ms = 0;
 	delivery_defer(pipeline);
-	if (pipeline->in_chunk && pipeline->chunk.open > 0) {
+	if (session->in_chunk && session->chunk.open > 0) {
 		delivery_detach(pipeline);
 	}
-	if (pipeline->in_chunk && pipeline->chunk.open == 0) {
+	if (session->in_chunk && session->chunk.open == 0) {
 		return settle_chunk(pipeline);
 	}
 	if (!release(pipeline)) {
@@ -499,25 +499,25 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 			return good;
 		}
 	}
-	if (pipeline->in_chunk) {
+	if (session->in_chunk) {
 		*wait_ms = CHUNK_WAIT_MS;
 		return true;
 	}
 	/* While parked events are delivered one after the other, not each gets a commit of its own. */
-	if (pipeline->due.open == 0 || runtime_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
+	if (session->due.open == 0 || runtime_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
 		good = settle_known(pipeline);
 	}
 	if (good) {
 		good = read_on(pipeline, wait_ms, idle);
 	}
-	if (good && *idle && pipeline->release_at_ms == 0) {
+	if (good && *idle && session->release_at_ms == 0) {
 		*idle = false;
 		*wait_ms = 0;
 	}
 	if (good && *idle && pipeline->call->once) {
 		/* What waited behind what was just settled is due now. */
 		good = read_due(pipeline, &found);
-		*idle = !found && pipeline->in_flight == 0 && pipeline->due.open == 0;
+		*idle = !found && pipeline->delivery.in_flight == 0 && session->due.open == 0;
 	}
 	return good;
 }
@@ -527,22 +527,23 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 /* Stopping: what is in flight is waited for, at most for `timeout`; nothing new is sent. */
 static bool drain(pipeline *pipeline)
 {
+	pipeline_session *session = &pipeline->session;
 	int64_t until_ms = runtime_now_ms() + pipeline->settings.timeout_ms;
 
 	bool good = true;
-	while (good && pipeline->in_flight > 0 && !pipeline->is_broken && runtime_now_ms() < until_ms) {
+	while (good && pipeline->delivery.in_flight > 0 && !pipeline->delivery.is_broken && runtime_now_ms() < until_ms) {
 		delivery_collect(pipeline, CHUNK_WAIT_MS);
 		good = renew_permit(pipeline);
 	}
 	if (!good) {
 		return false;
 	}
-	if (pipeline->in_chunk) {
-		return pipeline->chunk.open == 0 ? settle_chunk(pipeline) : settle_part(pipeline);
+	if (session->in_chunk) {
+		return session->chunk.open == 0 ? settle_chunk(pipeline) : settle_part(pipeline);
 	}
 	good = settle_known(pipeline);
-	if (good && pipeline->unstored) {
-		good = store(pipeline, pipeline->progress.seen, NULL, 0, false);
+	if (good && session->unstored) {
+		good = store(pipeline, session->progress.seen, NULL, 0, false);
 	}
 	return good;
 }
@@ -561,19 +562,20 @@ static void wait(pipeline *pipeline, int64_t milliseconds)
 /* Becomes the active process of this relay. */
 static bool take(pipeline *pipeline)
 {
+	pipeline_session *session = &pipeline->session;
 	bool stood_by = false;
 	bool taken = false;
 
 	while (!runtime_stopping()) {
-		progress_clear(&pipeline->progress);
-		bool good = reader_take(pipeline->reader, &taken, &pipeline->progress);
+		progress_clear(&session->progress);
+		bool good = reader_take(pipeline->reader, &taken, &session->progress);
 		if (!good) {
 			return false;
 		}
 		if (taken) {
-			pipeline->first_ms = runtime_now_ms() + PERMIT_MS;
+			session->first_ms = runtime_now_ms() + PERMIT_MS;
 			runtime_log(&pipeline->speaker, RUNTIME_INFO, stood_by ? "took_over" : "active", "%s", "");
-			if (snapshot_end(pipeline->progress.seen) < pipeline->stored_end) {
+			if (snapshot_end(session->progress.seen) < pipeline->stored_end) {
 				/* Restored to an earlier point, or a standby was promoted that lacked it. */
 				runtime_log(&pipeline->speaker, RUNTIME_WARNING, "rewound", "reason=%s",
 				            "\"the database lacks progress that was stored; what came after is published again\"");
@@ -593,12 +595,13 @@ static bool take(pipeline *pipeline)
 /* Works until something ends it. True: the wished-for end. */
 static bool work(pipeline *pipeline)
 {
+	pipeline_delivery *delivery = &pipeline->delivery;
 	bool good = take(pipeline);
 	bool is_done = false;
 
-	pipeline->parked_at_ms = 0;
-	metric_set(pipeline->metrics.active, good);
-	while (good && !runtime_stopping() && !pipeline->is_broken && !pipeline->is_fenced && !is_done) {
+	pipeline->report.parked_at_ms = 0;
+	metric_set(pipeline->report.metrics.active, good);
+	while (good && !runtime_stopping() && !delivery->is_broken && !delivery->is_fenced && !is_done) {
 		int64_t wait_ms = 0;
 		bool idle = false;
 		good = send(pipeline);
@@ -609,15 +612,15 @@ static bool work(pipeline *pipeline)
 			good = send(pipeline);
 		}
 		if (good) {
-			bool waits = pipeline->in_flight > 0 && wait_ms > PERMIT_MS / 4;
+			bool waits = delivery->in_flight > 0 && wait_ms > PERMIT_MS / 4;
 			delivery_collect(pipeline, waits ? PERMIT_MS / 4 : wait_ms);
 		}
-		is_done = pipeline->call->once && idle && pipeline->in_flight == 0;
+		is_done = pipeline->call->once && idle && delivery->in_flight == 0;
 	}
-	if (good && !pipeline->is_fenced) {
+	if (good && !delivery->is_fenced) {
 		good = drain(pipeline);
 	}
-	return good && is_done ? reader_parked(pipeline->reader, LEFT_MAX, false, &pipeline->left) : good;
+	return good && is_done ? reader_parked(pipeline->reader, LEFT_MAX, false, &pipeline->report.left) : good;
 }
 
 /* ---- the relay */
@@ -638,6 +641,8 @@ static relay_end end_of(const failure *failure)
 /* Connects, works, and again, until it ends for good. */
 static relay_end run(pipeline *pipeline)
 {
+	pipeline_delivery *delivery = &pipeline->delivery;
+	pipeline_report *report = &pipeline->report;
 	const failure *failure = reader_failure(pipeline->reader);
 	int failures = 0;
 
@@ -646,36 +651,36 @@ static relay_end run(pipeline *pipeline)
 		if (good) {
 			int64_t since_ms = runtime_now_ms();
 			runtime_log(&pipeline->speaker, RUNTIME_INFO, "connected", "%s", "");
-			metric_count(pipeline->metrics.connects, 1);
+			metric_count(report->metrics.connects, 1);
 			good = work(pipeline);
-			metric_set(pipeline->metrics.active, 0);
+			metric_set(report->metrics.active, 0);
 			failures = runtime_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
 			permit(pipeline, 0);
 			reader_disconnect(pipeline->reader);
 			forget_session(pipeline);
 		}
-		if (pipeline->is_broken) {
+		if (delivery->is_broken) {
 			return RELAY_FAILED;
 		}
-		if (pipeline->is_fenced && !pipeline->call->once) {
-			pipeline->is_fenced = false;
+		if (delivery->is_fenced && !pipeline->call->once) {
+			delivery->is_fenced = false;
 			wait(pipeline, FENCED_WAIT_MS);
 			continue;
 		}
-		if (pipeline->is_fenced) {
-			pipeline->problem = memory_copy("another relay of this name has begun its turn at the broker");
+		if (delivery->is_fenced) {
+			report->problem = memory_copy("another relay of this name has begun its turn at the broker");
 			return RELAY_FAILED;
 		}
-		if (good && pipeline->left > 0) {
-			pipeline->problem = memory_format("%s%lld events are not delivered but parked: pgonce parked list says why",
-			                                  pipeline->left < LEFT_MAX ? "" : "at least ", (long long)pipeline->left);
+		if (good && report->left > 0) {
+			report->problem = memory_format("%s%lld events are not delivered but parked: pgonce parked list says why",
+			                                report->left < LEFT_MAX ? "" : "at least ", (long long)report->left);
 			return RELAY_UNDELIVERED;
 		}
 		if (good || failure->kind == FAILURE_NONE || failure->kind == FAILURE_STOPPED) {
 			return RELAY_STOPPED;
 		}
 		if (end_of(failure) != RELAY_STOPPED || pipeline->call->once) {
-			pipeline->problem = memory_copy(failure->text);
+			report->problem = memory_copy(failure->text);
 			return end_of(failure) != RELAY_STOPPED ? end_of(failure) : RELAY_NO_SERVER;
 		}
 		failure_log(failure, &pipeline->speaker, ++failures);
@@ -752,20 +757,20 @@ static void add_metrics(relay_metrics *metrics, struct metrics *to, const char *
 
 relay_end relay_run(const config *config, const config_section *section, const relay_call *call, char **problem)
 {
-	pipeline pipeline = {.call = call, .latency_ms = 10, .session = 1};
+	pipeline pipeline = {.call = call, .delivery = {.latency_ms = 10}};
 
 	pipeline.speaker = (speaker){.kind = "relay", .name = section->name};
 	if (!relay_settings_read(config, section, &pipeline.settings, problem)) {
 		return RELAY_FAILED;
 	}
-	if (!pipeline.settings.sink->open(&pipeline.speaker, config, section, &pipeline.sink, problem)) {
+	if (!pipeline.settings.sink->open(&pipeline.speaker, config, section, &pipeline.delivery.sink, problem)) {
 		relay_settings_free(&pipeline.settings);
 		return RELAY_FAILED;
 	}
 	pipeline.schedule = schedule_new();
-	pipeline.lanes = lanes_new();
+	pipeline.delivery.lanes = lanes_new();
 	pipeline.reader = reader_new(&pipeline.settings, call->conninfo);
-	add_metrics(&pipeline.metrics, call->metrics, section->name);
+	add_metrics(&pipeline.report.metrics, call->metrics, section->name);
 	forget_session(&pipeline);
 	runtime_log(&pipeline.speaker, RUNTIME_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,
 	            (long long)pipeline.settings.batch);
@@ -773,16 +778,16 @@ relay_end relay_run(const config *config, const config_section *section, const r
 	relay_end end = run(&pipeline);
 	runtime_job(-1);
 	runtime_log(&pipeline.speaker, end == RELAY_STOPPED ? RUNTIME_INFO : RUNTIME_ERROR, "stopped",
-	            "delivered=%lld refused=%lld dead=%lld", (long long)pipeline.delivered, (long long)pipeline.refused,
-	            (long long)pipeline.dead);
+	            "delivered=%lld refused=%lld dead=%lld", (long long)pipeline.report.delivered,
+	            (long long)pipeline.report.refused, (long long)pipeline.report.dead);
 	/* The sink first: it refers to the messages. */
-	pipeline.settings.sink->close(pipeline.sink);
+	pipeline.settings.sink->close(pipeline.delivery.sink);
 	delivery_forget(&pipeline);
 	schedule_free(pipeline.schedule);
-	lanes_free(pipeline.lanes);
+	lanes_free(pipeline.delivery.lanes);
 	reader_free(pipeline.reader);
 	free(pipeline.items);
 	relay_settings_free(&pipeline.settings);
-	*problem = pipeline.problem;
+	*problem = pipeline.report.problem;
 	return end;
 }

@@ -52,51 +52,39 @@ typedef struct relay_metrics {
 	metric *connects;
 } relay_metrics;
 
-typedef struct pipeline {
-	speaker speaker;
-	relay_settings settings;
-	const relay_call *call;
-	reader *reader;
-	sink *sink;
-
-	/* the session's, void without it */
-	unsigned session;
+/* What was read and is not settled: void without the session that read it. */
+typedef struct pipeline_session {
+	unsigned number; /* of the session, from 1 */
 	reader_progress progress;
 	bool unstored; /* progress is ahead of what is stored, over nothing of ours */
-	int64_t stored_ms;
-	uint64_t stored_end; /* of the snapshot that was stored last */
-	reader_item *items;  /* what is listed between the two snapshots */
-	size_t item_room, item_count, item_next;
+	/* the pipeline's items: what is listed between the two snapshots */
+	size_t item_count, item_next;
 	bool listed_all;
-	size_t fetch_count; /* how many events to ask for: fewer where they are large */
-	uint64_t reads;     /* the number of the last read of events */
+	size_t fetch_count; /* how many events to ask for: fewer if they are large */
 	bool in_chunk;
 	event_list chunk;
+	int64_t chunk_at_ms;
 	int64_t chunk_end_id; /* the progress when the chunk is done */
 	event_list due;       /* parked events that are being delivered */
 	int64_t due_at_ms;
-	int64_t parked; /* how many events are parked, by our own count since parked_at_ms */
-	/* the same, in parts of which one that waits has one and others WAITING_SHARE */
-	int64_t weight;
-	int64_t parked_at_ms;
-	int64_t left; /* parked when all else was done, with `once` */
-	bool is_full; /* parked_max is reached */
-	schedule *schedule;
-	lanes *lanes; /* beyond sessions, as what the sink has */
-	int hanging;  /* how many of them hang, as it was told */
 	settlement settlement;
 	int64_t look_wait_ms, look_at_ms;
 	int64_t release_at_ms; /* delayed events are looked for; 0: at once, there are more */
 	int64_t first_ms;      /* nothing is sent before: another may have a permit yet */
-	int64_t permit_ms;     /* nothing is sent from then on; 0: no permit */
-	bool is_late;          /* the last one came too late to be used */
+} pipeline_session;
 
-	/* the sink's, beyond sessions */
-	event *out; /* those that the sink has, a list */
+/* The sink and what it has: it outlives sessions. delivery.c works on it. */
+typedef struct pipeline_delivery {
+	sink *sink;
+	int64_t permit_ms; /* nothing is sent from then on; 0: no permit */
+	bool is_late;      /* the last permit came too late to be used */
+	lanes *lanes;
+	int hanging; /* how many of them hang, as it was told */
+	event *out;  /* those that the sink has, a list */
 	size_t in_flight;
 	size_t held_count;
 	size_t held_bytes; /* of events that are in flight for long */
-	bool sink_is_full; /* it did not take the last one */
+	bool is_full;      /* the sink did not take the last one */
 	int failures;      /* how often in a row it was away */
 	int64_t pause_until_ms;
 	const event *probe;  /* the one that tries whether it is back */
@@ -104,14 +92,38 @@ typedef struct pipeline {
 	bool is_fenced;      /* it takes nothing more of this turn */
 	int64_t answered_ms; /* when it last told of a message */
 	double latency_ms;   /* of deliveries, smoothed */
+} pipeline_delivery;
 
-	/* the operators' */
+/* What operators are told, and the parked events, about which they decide. */
+typedef struct pipeline_report {
 	relay_metrics metrics;
 	int64_t delivered, refused, dead;
 	int64_t told_second;
 	int told_count;
-	int64_t chunk_at_ms;
+	int64_t parked; /* how many events are parked, by our own count since parked_at_ms */
+	/* the same, in parts of which one that waits has one and others WAITING_SHARE */
+	int64_t weight;
+	int64_t parked_at_ms;
+	bool is_full; /* parked_max is reached */
+	int64_t left; /* parked when all else was done, with `once` */
 	char *problem;
+} pipeline_report;
+
+/* Its own members are the relay's: they last as long as it runs. */
+typedef struct pipeline {
+	speaker speaker;
+	relay_settings settings;
+	const relay_call *call;
+	reader *reader;
+	schedule *schedule;
+	reader_item *items; /* memory for a list */
+	size_t item_room;
+	uint64_t reads; /* the number of the last read of events */
+	int64_t stored_ms;
+	uint64_t stored_end; /* of the snapshot that was stored last */
+	pipeline_session session;
+	pipeline_delivery delivery;
+	pipeline_report report;
 } pipeline;
 
 void event_list_add(event_list *list, event *event);
