@@ -39,30 +39,15 @@
 #include <strings.h>
 
 #include "envelope.h"
-#include "kafka.h"
-#include "kafka_partitions.h"
-#include "sink.h"
+#include "kafka_sink.h"
 
-#define IN_FLIGHT_MAX 16384
 #define HEADERS_EXTRA 1
 #define UNKNOWN_TOPIC_MS 5000
-#define TIMEOUT_LATE_MS 2000 /* librdkafka looks for late messages about once a second */
 #define BACKOFF_FIRST_MS 500
 #define BACKOFF_MOST_MS 10000
 #define TRANSACTION_LEAST_MS 10000 /* Kafka aborts an older one by itself */
 #define AGAIN_MOST_MS 600000
-#define STEP_MS 1000
 #define ID_BYTES 512
-#define TOPIC_BYTES 250
-#define NARROW_TOPICS 32
-#define NARROW_MS 60000 /* then it is tried again with batches */
-/* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which older headers do not have */
-#define INVALID_DIFFERENT_RECORD (-138)
-
-enum {
-	FENCE_NONE,
-	FENCE_BROKER
-};
 
 enum {
 	TIME_SENT,
@@ -74,15 +59,7 @@ enum {
 	NULL_TOMBSTONE
 };
 
-typedef struct settings {
-	kafka_options kafka;
-	int64_t fence;
-	int64_t time;
-	int64_t null_payload;
-	const char *key;              /* read by the envelope */
-	const char *partition_header; /* NULL: none */
-	int64_t timeout_ms;           /* the pipeline's option, known by its table */
-} settings;
+typedef kafka_sink_settings settings;
 
 static const config_option options[] = {
     KAFKA_OPTION_ROWS,
@@ -131,83 +108,9 @@ static const config_option shared_options[] = {{.name = "timeout",
                                                 .standard = "30s"},
                                                {.name = NULL}};
 
-/* What is known of a message that librdkafka has, and of its result. */
-typedef struct place {
-	sink_message *message;
-	uint64_t order; /* of send */
-	int64_t sent_ms;
-	int64_t again_ms; /* withheld for so long; -1: not at all */
-	bool is_out;      /* librdkafka has it */
-	bool is_single;   /* it is a batch of its own */
-	rd_kafka_resp_err_t error;
-	sink_verdict verdict;
-	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
-	struct place *next;
-} place;
-
-/* Each is asked for again until it has an answer: librdkafka takes no other meanwhile. */
-typedef enum transaction_end {
-	END_UNASKED,
-	END_COMMIT,
-	END_ABORT
-} transaction_end;
-
-/* A topic that has refused a batch. */
-typedef struct narrow_topic {
-	char name[TOPIC_BYTES];
-	int64_t until_ms;
-} narrow_topic;
-
-struct sink {
-	const config *config;
-	const config_section *section;
-	settings settings;
-	kafka_watch watch;
-	rd_kafka_t *producer; /* NULL: it has to be made anew */
-	rd_kafka_t *singles;  /* its batches are of one message; NULL: none is wanted yet */
-	narrow_topic narrow[NARROW_TOPICS];
-	int64_t narrow_ms;     /* until then there are any */
-	int64_t all_narrow_ms; /* until then all are: there was no place for one more */
-	place *places;
-	place *unused;
-	place *finished, **finished_end;
-	size_t in_flight;         /* librdkafka has them */
-	size_t singles_in_flight; /* ... of them by `singles` */
-	uint64_t sends;
-	uint64_t delivered_order[2]; /* the last that was delivered, in batches and single ones */
-	kafka_partitions *partitions;
-	/* with fence = broker */
-	int64_t permit_ms;
-	bool is_wanted;         /* something is to be sent, so the turn may begin */
-	bool has_turn;          /* the producer is the newest of its id */
-	bool is_fenced;         /* it was, and another is: until the next turn nothing is sent */
-	bool is_single;         /* the producer's batches are of one message */
-	bool is_open;           /* a transaction is */
-	bool is_failed;         /* a message of it has: it takes no more */
-	bool is_guilty;         /* ... by itself or its batch, and not the transaction's end */
-	place *open;            /* those of it of which librdkafka has reported */
-	transaction_end ending; /* has been asked for: it takes no more */
-	/* why it cannot be committed, where that is no message's own result */
-	rd_kafka_resp_err_t cause;
-	int64_t begun_ms; /* when the turn was wanted, or the transaction began */
-	/* where there is no producer: why, and when to try again */
-	char fatal[BROKER_PROBLEM_BYTES];
-	int fatal_count;
-	int64_t again_ms;
-};
-
 /* ---- its properties */
 
 #define EVENT_COULD_BE_LOST "an event could be lost, or stored twice or out of order"
-
-/* So long librdkafka may try, so that the result is there within `timeout`. */
-static int64_t message_ms_of(const settings *settings)
-{
-	int64_t early_ms = settings->timeout_ms / 2 < TIMEOUT_LATE_MS ? settings->timeout_ms / 2 : TIMEOUT_LATE_MS;
-	int64_t message_ms = settings->timeout_ms - early_ms;
-
-	return message_ms < 1 ? 1 : message_ms;
-}
 
 /* watch NULL: only whether it could be. */
 static bool configure(const config *config, const config_section *section, const settings *settings, kafka_watch *watch,
@@ -215,7 +118,7 @@ static bool configure(const config *config, const config_section *section, const
 {
 	bool fences = settings->fence == FENCE_BROKER;
 	char timeout[24], unknown_topic[24], transaction[24], id[ID_BYTES];
-	int64_t message_ms = message_ms_of(settings);
+	int64_t message_ms = kafka_message_ms(settings);
 	const kafka_fixed fixed[] = {
 	    {"enable.idempotence", "true", EVENT_COULD_BE_LOST},
 	    {"acks", "all", EVENT_COULD_BE_LOST},
@@ -301,123 +204,6 @@ static bool check(const config *config, const config_section *section, char **pr
 	       configure(config, section, &settings, NULL, NULL, problem);
 }
 
-/* ---- results */
-
-static void finish(sink *sink, place *place, rd_kafka_resp_err_t error, sink_verdict verdict)
-{
-	place->error = error;
-	place->verdict = verdict;
-	place->next = NULL;
-	*sink->finished_end = place;
-	sink->finished_end = &place->next;
-}
-
-/* Of a message that librdkafka or the broker would not take: is it the message's own fault? */
-static bool is_refusal(rd_kafka_resp_err_t error)
-{
-	switch (error) {
-	case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
-	case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
-	case RD_KAFKA_RESP_ERR__INVALID_ARG:
-	case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
-	case RD_KAFKA_RESP_ERR_INVALID_MSG:
-	case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
-	case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
-	case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
-	case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
-	case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
-	case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
-	case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
-	case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
-	case RD_KAFKA_RESP_ERR_INVALID_RECORD:
-		return true;
-	default:
-		return false;
-	}
-}
-
-/*
- * Of a message in a batch: does it say nothing of the message itself? (A broker says why of a
- * batch; a librdkafka that asks for more has an error for those beside the one at fault.)
- */
-static bool is_of_batch(rd_kafka_resp_err_t error)
-{
-	switch ((int)error) {
-	case RD_KAFKA_RESP_ERR_INVALID_MSG:
-	case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
-	case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
-	case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
-	case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
-	case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
-	case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
-	case RD_KAFKA_RESP_ERR_INVALID_RECORD:
-	case INVALID_DIFFERENT_RECORD:
-		return true;
-	default:
-		return false;
-	}
-}
-
-static narrow_topic *narrow_find(sink *sink, const char *topic)
-{
-	for (size_t i = 0; i < NARROW_TOPICS; i++) {
-		if (strcmp(sink->narrow[i].name, topic) == 0) {
-			return &sink->narrow[i];
-		}
-	}
-	return NULL;
-}
-
-static bool is_narrow(sink *sink, const char *topic)
-{
-	int64_t now = runtime_now_ms();
-
-	if (now >= sink->narrow_ms) {
-		return false;
-	}
-	const narrow_topic *narrow = narrow_find(sink, topic);
-	return now < sink->all_narrow_ms || (narrow != NULL && now < narrow->until_ms);
-}
-
-/* A batch of it was refused. */
-static void note_narrow(sink *sink, const char *topic, rd_kafka_resp_err_t error)
-{
-	char quoted[RUNTIME_QUOTE_BYTES], problem[BROKER_PROBLEM_BYTES];
-	int64_t now = runtime_now_ms();
-	narrow_topic *narrow = narrow_find(sink, topic);
-
-	if (now < sink->all_narrow_ms || (narrow != NULL && now < narrow->until_ms)) {
-		return;
-	}
-	for (size_t i = 0; narrow == NULL && i < NARROW_TOPICS; i++) {
-		narrow = now >= sink->narrow[i].until_ms ? &sink->narrow[i] : NULL;
-	}
-	sink->narrow_ms = now + NARROW_MS;
-	if (narrow == NULL) {
-		sink->all_narrow_ms = sink->narrow_ms;
-	} else {
-		snprintf(narrow->name, sizeof narrow->name, "%s", topic);
-		narrow->until_ms = sink->narrow_ms;
-	}
-	kafka_problem(&sink->watch, error, problem);
-	runtime_log(sink->watch.speaker, RUNTIME_WARNING, "sink-refused",
-	            "sink=kafka topic=%s single_s=%d error=%s; a batch was refused, and its events are sent one by one",
-	            topic, NARROW_MS / 1000, runtime_quote(problem, quoted));
-}
-
-/* Another producer of the id has begun. */
-static bool is_fence(rd_kafka_resp_err_t error)
-{
-	return error == RD_KAFKA_RESP_ERR__FENCED || error == RD_KAFKA_RESP_ERR_PRODUCER_FENCED ||
-	       error == RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH;
-}
-
-/* Its time has run out, and Kafka is there: it has taken later ones. */
-static bool is_late(const sink *sink, const place *place, rd_kafka_resp_err_t error)
-{
-	return error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
-}
-
 /* At most once a minute for a partition. */
 static void tell_late(sink *sink, kafka_partition *partition)
 {
@@ -429,43 +215,6 @@ static void tell_late(sink *sink, kafka_partition *partition)
 	}
 }
 
-/* What the transaction's end decides about, or what has just failed it. */
-static void on_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const kafka_partition *partition)
-{
-	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
-	/*
-	 * A partition that took nothing at all would fail every transaction: what is for it has to
-	 * wait.
-	 */
-	bool alone = is_late(sink, place, error) &&
-	             (partition->delivered_ms < place->sent_ms ||
-	              kafka_partition_hung(partition, place->sent_ms, message_ms_of(&sink->settings)));
-
-	sink->is_failed = sink->is_failed || error != RD_KAFKA_RESP_ERR_NO_ERROR;
-	if (is_of_batch(error) && !place->is_single) {
-		sink->is_guilty = true;
-		note_narrow(sink, place->message->destination, error);
-		finish(sink, place, error, SINK_WITHHELD);
-		return;
-	}
-	if (alone || is_refusal(error)) {
-		sink->is_guilty = true;
-		finish(sink, place, error, SINK_REFUSED);
-		return;
-	}
-	if (error == RD_KAFKA_RESP_ERR_NO_ERROR && place->order > sink->delivered_order[place->is_single]) {
-		sink->delivered_order[place->is_single] = place->order;
-	}
-	if (error == RD_KAFKA_RESP_ERR_NO_ERROR || purged || is_fence(error)) {
-		place->error = error;
-		place->next = sink->open;
-		sink->open = place;
-		return;
-	}
-	sink->is_guilty = true;
-	finish(sink, place, error, SINK_UNAVAILABLE);
-}
-
 /* Called by librdkafka inside of rd_kafka_poll, once for each message that it took. */
 static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, void *opaque)
 {
@@ -473,13 +222,13 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	place *place = report->_private;
 	kafka_partition *partition =
 	    kafka_partition_of(sink->partitions, rd_kafka_topic_name(report->rkt), report->partition);
-	bool hung = kafka_partition_hung(partition, place->sent_ms, message_ms_of(&sink->settings));
+	bool hung = kafka_partition_hung(partition, place->sent_ms, kafka_message_ms(&sink->settings));
 
 	sink->in_flight--;
 	sink->singles_in_flight -= producer == sink->singles;
 	place->is_out = false;
 	if (sink->settings.fence == FENCE_BROKER) {
-		on_transacted(sink, place, report->err, partition);
+		kafka_transacted(sink, place, report->err, partition);
 		kafka_partition_heard(partition, report->err == RD_KAFKA_RESP_ERR_NO_ERROR);
 		return;
 	}
@@ -490,29 +239,29 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		}
 		kafka_watch_clear(&sink->watch);
 		sink->fatal_count = 0;
-		finish(sink, place, report->err, SINK_DELIVERED);
+		kafka_finish(sink, place, report->err, SINK_DELIVERED);
 		return;
 	}
 	if (report->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || report->err == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
 		/* By librdkafka itself or by producer_free: both only where the producer has ended. */
 		(void)rd_kafka_fatal_error(producer, place->problem, sizeof place->problem);
 	}
-	if (is_of_batch(report->err) && !place->is_single) {
-		note_narrow(sink, place->message->destination, report->err);
-		finish(sink, place, report->err, SINK_WITHHELD);
+	if (kafka_is_of_batch(report->err) && !place->is_single) {
+		kafka_note_narrow(sink, place->message->destination, report->err);
+		kafka_finish(sink, place, report->err, SINK_WITHHELD);
 		return;
 	}
 	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
-	if (is_late(sink, place, report->err) && !(had_it && hung)) {
+	if (kafka_is_late(sink, place, report->err) && !(had_it && hung)) {
 		tell_late(sink, partition);
 		/* As long as it has taken nothing: what is for it leaves room for others. */
 		int64_t quiet_ms = kafka_partition_quiet_ms(partition);
 		place->again_ms = quiet_ms < AGAIN_MOST_MS ? quiet_ms : AGAIN_MOST_MS;
-		finish(sink, place, report->err, SINK_WITHHELD);
+		kafka_finish(sink, place, report->err, SINK_WITHHELD);
 		return;
 	}
-	bool alone = is_late(sink, place, report->err);
-	finish(sink, place, report->err, alone || is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
+	bool alone = kafka_is_late(sink, place, report->err);
+	kafka_finish(sink, place, report->err, alone || kafka_is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
 }
 
 /* ---- the producer */
@@ -542,41 +291,6 @@ static bool producer_new(sink *sink, char **problem)
 	sink->is_single = sink->settings.fence == FENCE_BROKER && runtime_now_ms() < sink->narrow_ms;
 	sink->producer = make(sink, sink->is_single, problem);
 	return sink->producer != NULL;
-}
-
-/* All of it share its fate. */
-static void transaction_ended(sink *sink, sink_verdict verdict, const char *problem)
-{
-	while (sink->open != NULL) {
-		place *place = sink->open;
-		sink->open = place->next;
-		snprintf(place->problem, sizeof place->problem, "%s", problem);
-		finish(sink, place, place->error, verdict);
-	}
-	sink->is_open = sink->is_failed = sink->is_guilty = false;
-	sink->ending = END_UNASKED;
-	sink->cause = RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-/*
- * What was not at fault comes again. Where the broker refused the transaction and none of its
- * messages, as for want of a permission, nobody knows which: the pipeline then tries one alone, and
- * that one is.
- */
-static void aborted(sink *sink)
-{
-	char problem[BROKER_PROBLEM_BYTES] = "an event beside it failed";
-	bool is_alone = sink->open != NULL && sink->open->next == NULL;
-
-	if (sink->is_guilty || sink->cause == RD_KAFKA_RESP_ERR_NO_ERROR) {
-		transaction_ended(sink, SINK_WITHHELD, problem);
-		return;
-	}
-	kafka_problem(&sink->watch, sink->cause, problem);
-	for (place *place = sink->open; place != NULL; place = place->next) {
-		place->error = sink->cause;
-	}
-	transaction_ended(sink, is_alone && is_refusal(sink->cause) ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
 }
 
 static void purge(rd_kafka_t *producer)
@@ -618,20 +332,15 @@ static void producer_free(sink *sink)
 		rd_kafka_destroy(sink->singles);
 	}
 	sink->producer = sink->singles = NULL;
-	for (size_t i = 0; sink->in_flight > 0 && i < IN_FLIGHT_MAX; i++) {
+	for (size_t i = 0; sink->in_flight > 0 && i < KAFKA_IN_FLIGHT_MAX; i++) {
 		if (sink->places[i].is_out) {
 			sink->places[i].is_out = false;
 			sink->in_flight--;
-			finish(sink, &sink->places[i], RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, SINK_UNAVAILABLE);
+			kafka_finish(sink, &sink->places[i], RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, SINK_UNAVAILABLE);
 		}
 	}
 	sink->singles_in_flight = 0;
-	if (sink->cause != RD_KAFKA_RESP_ERR_NO_ERROR && !sink->is_fenced) {
-		aborted(sink); /* the broker may not even know of it */
-	} else {
-		transaction_ended(sink, sink->is_fenced ? SINK_FENCED : SINK_UNAVAILABLE, sink->fatal);
-	}
-	sink->has_turn = sink->is_wanted = false;
+	kafka_turn_ended(sink);
 }
 
 /*
@@ -650,7 +359,7 @@ static void replace_where_fatal(sink *sink)
 	if (sink->singles != NULL && error == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		error = rd_kafka_fatal_error(sink->singles, sink->fatal, sizeof sink->fatal);
 	}
-	if (is_fence(error)) {
+	if (kafka_is_fence(error)) {
 		sink->is_fenced = true;
 		producer_free(sink);
 	} else if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
@@ -684,7 +393,8 @@ static rd_kafka_t *producer_for(sink *sink, const sink_message *message, bool *s
 	char *problem = NULL;
 
 	*single = sink->is_single;
-	if (sink->settings.fence == FENCE_BROKER || sink->producer == NULL || !is_narrow(sink, message->destination)) {
+	if (sink->settings.fence == FENCE_BROKER || sink->producer == NULL ||
+	    !kafka_is_narrow(sink, message->destination)) {
 		return sink->producer;
 	}
 	*single = true;
@@ -696,107 +406,6 @@ static rd_kafka_t *producer_for(sink *sink, const sink_message *message, bool *s
 		}
 	}
 	return sink->singles;
-}
-
-/* ---- the turn, with fence = broker */
-
-/*
- * What began has not ended in time, or nobody knows how: the next producer of the id sees to its
- * end.
- */
-static void give_up(sink *sink, const rd_kafka_error_t *error)
-{
-	kafka_problem(&sink->watch, rd_kafka_error_code(error), sink->fatal);
-	sink->again_ms = runtime_now_ms() + runtime_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
-	producer_free(sink);
-}
-
-static void begin(sink *sink)
-{
-	sink->begun_ms = runtime_now_ms();
-}
-
-/* Not fatal (replace_where_fatal sees to those), and not to be called again. */
-static bool is_hopeless(const sink *sink, const rd_kafka_error_t *error)
-{
-	return !rd_kafka_error_is_fatal(error) &&
-	       (!rd_kafka_error_is_retriable(error) || runtime_now_ms() - sink->begun_ms >= sink->settings.timeout_ms);
-}
-
-/*
- * When it succeeds all producers before this one are fenced, and their transactions have ended.
- * Where it takes longer it is called again.
- */
-static void take_turn(sink *sink)
-{
-	rd_kafka_error_t *error = rd_kafka_init_transactions(sink->producer, STEP_MS);
-
-	sink->has_turn = error == NULL;
-	if (error != NULL && is_hopeless(sink, error)) {
-		give_up(sink, error);
-	}
-	rd_kafka_error_destroy(error);
-}
-
-static void end_transaction(sink *sink)
-{
-	if (sink->ending == END_UNASKED) {
-		sink->ending = sink->is_guilty ? END_ABORT : END_COMMIT;
-	}
-	bool aborts = sink->ending == END_ABORT;
-	rd_kafka_error_t *error = aborts ? rd_kafka_abort_transaction(sink->producer, STEP_MS)
-	                                 : rd_kafka_commit_transaction(sink->producer, STEP_MS);
-
-	if (error == NULL && aborts) {
-		aborted(sink);
-	} else if (error == NULL) {
-		kafka_watch_clear(&sink->watch);
-		sink->fatal_count = 0;
-		transaction_ended(sink, SINK_DELIVERED, "");
-	} else if (!aborts && rd_kafka_error_txn_requires_abort(error)) {
-		sink->ending = END_ABORT;
-		sink->cause = rd_kafka_error_code(error);
-	} else if (is_hopeless(sink, error)) {
-		give_up(sink, error);
-	}
-	rd_kafka_error_destroy(error);
-}
-
-/*
- * Waits longer than it is asked to: librdkafka loses track where the end of a transaction is asked
- * for again and again within milliseconds.
- */
-static void serve_turn(sink *sink, int timeout_ms)
-{
-	bool may_begin = sink->is_wanted && !sink->has_turn && runtime_now_ms() < sink->permit_ms;
-
-	if (sink->is_open) {
-		end_transaction(sink);
-	} else if (may_begin) {
-		take_turn(sink);
-	} else {
-		rd_kafka_poll(sink->producer, timeout_ms);
-	}
-}
-
-/* Sees to it that there is an open transaction; *is_full: not now. */
-static rd_kafka_resp_err_t open_transaction(sink *sink, bool *is_full)
-{
-	rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
-
-	if (!sink->has_turn && !sink->is_wanted) {
-		sink->is_wanted = true;
-		begin(sink);
-	}
-	*is_full = sink->ending != END_UNASKED || sink->is_failed || !sink->has_turn;
-	if (!*is_full && !sink->is_open) {
-		rd_kafka_error_t *error = rd_kafka_begin_transaction(sink->producer);
-		code = error == NULL ? code : rd_kafka_error_code(error);
-		rd_kafka_error_destroy(error);
-		sink->is_open = code == RD_KAFKA_RESP_ERR_NO_ERROR;
-		begin(sink);
-	}
-	return code;
 }
 
 /* ---- the interface */
@@ -825,11 +434,11 @@ static bool sink_open(const speaker *speaker, const config *config, const config
 		sink->finished_end = &sink->finished;
 		sink->permit_ms = INT64_MAX;
 		sink->partitions = kafka_partitions_new();
-		sink->places = calloc(IN_FLIGHT_MAX, sizeof *sink->places);
+		sink->places = calloc(KAFKA_IN_FLIGHT_MAX, sizeof *sink->places);
 	}
 	if (sink != NULL && sink->places != NULL && read_settings(config, section, &sink->settings, problem) &&
 	    producer_new(sink, problem)) {
-		for (size_t i = 0; i < IN_FLIGHT_MAX; i++) {
+		for (size_t i = 0; i < KAFKA_IN_FLIGHT_MAX; i++) {
 			sink->places[i].next = sink->unused;
 			sink->unused = &sink->places[i];
 		}
@@ -933,7 +542,8 @@ static bool sink_send(sink *sink, sink_message *message)
 	if (producer == NULL) {
 		error = RD_KAFKA_RESP_ERR__FATAL;
 	} else if (topic_fits(message->destination)) {
-		error = sink->settings.fence == FENCE_BROKER ? open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
+		error =
+		    sink->settings.fence == FENCE_BROKER ? kafka_open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
 		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(sink, producer, message, place) : error;
 	}
 	/* A transaction that has failed takes no more, whatever the reason. */
@@ -960,9 +570,18 @@ static bool sink_send(sink *sink, sink_message *message)
 		snprintf(place->problem, sizeof place->problem,
 		         "%zu bytes and headers are more than kafka.message.max.bytes allows", message->body.length);
 	}
-	bool is_away = error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__STATE || is_fence(error);
-	finish(sink, place, error, sink->is_fenced ? SINK_FENCED : is_away ? SINK_UNAVAILABLE : SINK_REFUSED);
+	bool is_away = error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__STATE || kafka_is_fence(error);
+	kafka_finish(sink, place, error, sink->is_fenced ? SINK_FENCED : is_away ? SINK_UNAVAILABLE : SINK_REFUSED);
 	return true;
+}
+
+/* A producer whose turn has failed ends; another one takes its place, after a while. */
+static void serve_turn(sink *sink, int timeout_ms)
+{
+	if (!kafka_serve_turn(sink, timeout_ms)) {
+		sink->again_ms = runtime_now_ms() + runtime_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+		producer_free(sink);
+	}
 }
 
 static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t most)

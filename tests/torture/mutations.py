@@ -337,7 +337,7 @@ MUTATIONS = {
             rules=("none_blamed",),
             doors=("sql", "lib"),
             faults=("refuse",),
-            files=(("relay/sinks/kafka.c", "case INVALID_DIFFERENT_RECORD: return true;", "case INVALID_DIFFERENT_RECORD: return false;"),),
+            files=(("relay/sinks/kafka_results.c", "case INVALID_DIFFERENT_RECORD: return true;", "case INVALID_DIFFERENT_RECORD: return false;"),),
             target="cli/pgonce",
             broker="kafka",
         ),
