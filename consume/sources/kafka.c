@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka.c: messages of Kafka topics, as a member of a consumer group. Offsets are committed
- * by what was acknowledged and by nothing else, one commit at a time, without waiting for its
- * answer: a commit that gets lost is only a redelivery.
+ * kafka.c: messages of Kafka topics, as a member of a consumer group: its rebalances, its messages
+ * and the interface. kafka_source.h names the other files of this source.
  *
  * A partition that a rebalance takes away takes its deliveries along: they are void, and never
  * committed, since the next owner's offset would be overwritten. Those of partitions that stay are
@@ -20,32 +19,19 @@
 
 #include "arena.h"
 #include "dead_loop.h"
-#include "delivery.h"
-#include "kafka.h"
-#include "kafka_producer.h"
-#include "kafka_progress.h"
-#include "kafka_start.h"
-#include "kafka_watchdog.h"
+#include "kafka_source.h"
 
 enum {
-	/* so long a commit may take where it is waited for: a partition goes, the end */
-	COMMIT_MS = 5000,
 	CHECK_MS = 1000, /* so long is waited for a sign of life */
 	CHECK_EVERY_MS = 2000,
-	REPEAT_MS = 1000,    /* until a commit that failed is tried again */
-	TEXT_BYTES = 64,     /* of coordinates, besides the topic's name */
-	WAIT_MS = 100,       /* for messages, before the group's events are looked at again */
-	ANSWER_MS = 200,     /* so long a look at positions waits for the commit that is on its way */
-	ASK_AGAIN_MS = 3000, /* where a partition begins, if the broker did not say */
-	LEAD_MS = 5000,      /* see lead_again */
-	SETTLE_MS = 5000     /* after which what the client knows of a new partition's end is of now */
+	TEXT_BYTES = 64, /* of coordinates, besides the topic's name */
+	WAIT_MS = 100,   /* for messages, before the group's events are looked at again */
+	ANSWER_MS = 200, /* so long a look at positions waits for the commit that is on its way */
+	SETTLE_MS = 5000 /* after which what the client knows of a new partition's end is of now */
 };
 
-typedef struct settings {
-	kafka_options kafka; /* first */
-	const char *topics, *group;
-	int64_t forgotten, stalled_ms;
-} settings;
+typedef kafka_settings settings;
+
 enum {
 	FORGOTTEN_APPLY = 1
 };
@@ -100,140 +86,10 @@ static const struct {
 /* A queue that was full is looked at again so soon; librdkafka knows it from 2.2 on. */
 #define QUEUE_LOOK_MS "10"
 
-struct source {
-	const speaker *speaker;
-	const config *config;
-	const config_section *section;
-	settings settings;
-	source_bounds bounds;
-	rd_kafka_t *client;
-	kafka_watch watch;
-	rd_kafka_queue_t *messages;                    /* of all partitions that are ours */
-	rd_kafka_queue_t *answers;                     /* of commits */
-	bool committing;                               /* one is on its way */
-	int64_t commit_at_ms;                          /* not before */
-	rd_kafka_topic_partition_list_t *wanted;       /* to be committed */
-	rd_kafka_topic_partition_list_t *acknowledged; /* of one call */
-	delivery_list out, held;
-	uint64_t serial;
-	progress *progress;
-	watchdog watchdog;
-	int assigned; /* partitions */
-	start_rules rules;
-	bool placeless;   /* one of them may be PROGRESS_PLACELESS */
-	bool leads_again; /* one of them may not be led to `messages` */
-	int64_t lead_until_ms;
-	uint64_t unread; /* messages that were deleted before they were read, and not told yet */
-	bool lost;
-	int64_t checked_ms;
-	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
-	kafka_producer producer;            /* of dead messages */
-};
-
 static void release(delivery *delivery)
 {
 	rd_kafka_message_destroy(delivery->owned);
 	free(delivery);
-}
-
-/* ---- Committing ---- */
-
-static bool is_of(const delivery *delivery, const char *topic, int32_t partition)
-{
-	return delivery->partition == partition && strcmp(delivery->message.topic, topic) == 0;
-}
-
-/*
- * Nothing above what is not acknowledged: the lowest of the partition that is still here, if that
- * is below `offset`.
- */
-static int64_t lowest(const delivery_list *list, const char *topic, int32_t partition, int64_t offset)
-{
-	for (const delivery *each = list->first; each != NULL; each = each->next) {
-		if (!each->is_void && is_of(each, topic, partition) && each->sequence < offset) {
-			offset = each->sequence;
-		}
-	}
-	return offset;
-}
-
-static void want(rd_kafka_topic_partition_list_t *wanted, const char *topic, int32_t partition, int64_t offset)
-{
-	rd_kafka_topic_partition_t *row = rd_kafka_topic_partition_list_find(wanted, topic, partition);
-
-	if (row == NULL) {
-		row = rd_kafka_topic_partition_list_add(wanted, topic, partition);
-		row->offset = offset;
-	} else if (row->offset < offset) {
-		row->offset = offset;
-	}
-}
-
-/*
- * What was committed and failed is wanted again, but for what has become higher meanwhile or is no
- * longer ours.
- */
-static void commit_failed(source *source, rd_kafka_event_t *event)
-{
-	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
-	rd_kafka_topic_partition_list_t *failed = rd_kafka_event_topic_partition_list(event);
-	char problem[BROKER_PROBLEM_BYTES], quoted[RUNTIME_QUOTE_BYTES];
-
-	kafka_problem(&source->watch, error, problem);
-	runtime_log(source->speaker, RUNTIME_WARNING, "commit-failed", "problem=%s", runtime_quote(problem, quoted));
-	for (int i = 0; failed != NULL && i < failed->cnt; i++) {
-		const rd_kafka_topic_partition_t *each = &failed->elems[i];
-		if (progress_find(source->progress, each->topic, each->partition) != NULL) {
-			want(source->wanted, each->topic, each->partition, each->offset);
-		}
-	}
-	source->commit_at_ms = runtime_now_ms() + REPEAT_MS;
-}
-
-/* The answer of the commit that is on its way, if it comes within the time. */
-static void take_answer(source *source, int timeout_ms)
-{
-	rd_kafka_event_t *event = source->committing ? rd_kafka_queue_poll(source->answers, timeout_ms) : NULL;
-
-	if (event == NULL) {
-		return;
-	}
-	source->committing = false;
-	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
-	if (error != RD_KAFKA_RESP_ERR_NO_ERROR && error != RD_KAFKA_RESP_ERR__NO_OFFSET) {
-		commit_failed(source, event);
-	} else {
-		progress_committed(source->progress, rd_kafka_event_topic_partition_list(event));
-	}
-	rd_kafka_event_destroy(event);
-}
-
-static void commit(source *source)
-{
-	take_answer(source, 0);
-	if (source->committing || source->wanted->cnt == 0 || runtime_now_ms() < source->commit_at_ms) {
-		return;
-	}
-	if (rd_kafka_commit_queue(source->client, source->wanted, source->answers, NULL, NULL) ==
-	    RD_KAFKA_RESP_ERR_NO_ERROR) {
-		source->committing = true;
-		progress_sent(source->progress);
-		rd_kafka_topic_partition_list_destroy(source->wanted);
-		source->wanted = rd_kafka_topic_partition_list_new(16);
-	}
-}
-
-/* As far as that can be had in COMMIT_MS; what cannot is delivered again. */
-static void commit_all(source *source)
-{
-	int64_t until_ms = runtime_now_ms() + COMMIT_MS;
-
-	source->commit_at_ms = 0;
-	for (int turns = 0; turns < 2; turns++) {
-		commit(source);
-		int64_t left_ms = until_ms - runtime_now_ms();
-		take_answer(source, left_ms > 0 ? (int)left_ms : 0);
-	}
 }
 
 /* ---- The group's rebalances ---- */
@@ -264,21 +120,10 @@ static void lose_partitions(source *source, const rd_kafka_topic_partition_list_
 	}
 }
 
-/* When it is taken away librdkafka forgets where its messages go; so this is for each time. */
-static void lead_messages(source *source, const char *topic, int32_t partition)
-{
-	rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(source->client, topic, partition);
-
-	if (queue != NULL) {
-		rd_kafka_queue_forward(queue, source->messages);
-		rd_kafka_queue_destroy(queue);
-	}
-}
-
 static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
 	for (int i = 0; i < partitions->cnt; i++) {
-		lead_messages(source, partitions->elems[i].topic, partitions->elems[i].partition);
+		kafka_lead_messages(source, partitions->elems[i].topic, partitions->elems[i].partition);
 		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
 	}
 	if (incremental) {
@@ -296,7 +141,7 @@ static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, 
 static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
 	if (!rd_kafka_assignment_lost(source->client)) {
-		commit_all(source); /* else the next owner begins before what is done */
+		kafka_commit_all(source); /* else the next owner begins before what is done */
 	}
 	lose_partitions(source, partitions);
 	if (incremental) {
@@ -308,13 +153,6 @@ static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, 
 	}
 }
 
-static bool is_incremental(const source *source)
-{
-	const char *protocol = rd_kafka_rebalance_protocol(source->client);
-
-	return protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
-}
-
 /* Called by the client in our own calls of it. */
 static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_topic_partition_list_t *partitions,
                       void *opaque)
@@ -323,216 +161,12 @@ static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_top
 
 	(void)client;
 	if (what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
-		assign(source, partitions, is_incremental(source));
+		assign(source, partitions, kafka_is_incremental(source));
 	} else {
-		revoke(source, partitions, is_incremental(source));
+		revoke(source, partitions, kafka_is_incremental(source));
 	}
 	runtime_log(source->speaker, RUNTIME_INFO, what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? "assigned" : "revoked",
 	            "partitions=%d now=%d", partitions->cnt, source->assigned);
-}
-
-/* ---- Partitions whose place is not in the log: see kafka_start.h ---- */
-
-static const char *group_of(const source *source)
-{
-	return source->settings.group == NULL ? source->section->name : source->settings.group;
-}
-
-static void say_refused(const source *source, const progress *progress, char problem[BROKER_PROBLEM_BYTES])
-{
-	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "%.100s is not read: the group's offset is missing or not in the log, and %s", progress->part,
-	         source->rules.reset == RD_KAFKA_OFFSET_INVALID ? "kafka.auto.offset.reset is error"
-	                                                        : "the inbox may have forgotten the first messages");
-}
-
-static void refuse(source *source, progress *progress)
-{
-	char problem[BROKER_PROBLEM_BYTES], group[RUNTIME_QUOTE_BYTES], quoted[RUNTIME_QUOTE_BYTES];
-
-	progress->state = PROGRESS_REFUSED;
-	say_refused(source, progress, problem);
-	runtime_log(source->speaker, RUNTIME_ERROR, "refused",
-	            "topic=%s partition=%" PRId32 " offset=%" PRId64
-	            " group=%s problem=%s hint=\"set the group's offset%s\"",
-	            progress->topic, progress->partition, progress->place, runtime_quote(group_of(source), group),
-	            runtime_quote(problem, quoted),
-	            source->rules.reset == RD_KAFKA_OFFSET_INVALID ? "" : ", or say forgotten = apply");
-}
-
-/* The client has stopped to read it, and all that it had fetched of it was taken. */
-static void lose_place(source *source, const rd_kafka_message_t *message)
-{
-	progress *progress = progress_find(source->progress, rd_kafka_topic_name(message->rkt), message->partition);
-
-	if (progress == NULL) {
-		return;
-	}
-	progress->place = message->offset >= 0 ? message->offset : -1;
-	if (source->rules.reset == RD_KAFKA_OFFSET_INVALID) {
-		refuse(source, progress);
-	} else {
-		progress->state = PROGRESS_PLACELESS;
-		progress->placeless_ms = runtime_now_ms();
-		source->placeless = true;
-	}
-}
-
-/* The group has its offset at once, so that the next start knows where this one began. */
-static void begin_anew(source *source, const start *start)
-{
-	char group[RUNTIME_QUOTE_BYTES];
-
-	want(source->wanted, start->topic, start->partition, start->at);
-	runtime_log(source->speaker, start->place < 0 ? RUNTIME_INFO : RUNTIME_WARNING, "begun",
-	            "topic=%s partition=%" PRId32 " offset=%" PRId64 " group=%s hint=\"the group's offset %s\"",
-	            start->topic, start->partition, start->at, runtime_quote(group_of(source), group),
-	            start->place < 0 ? "was missing" : "was not in the log: the topic was made anew, or its log was cut");
-}
-
-/*
- * The group's offset goes past them, so that the next start does not say it again. At most so many:
- * not each offset has a message where a topic is compacted or written by transactions.
- */
-static void say_unread(source *source, const start *start)
-{
-	int64_t offset = lowest(&source->out, start->topic, start->partition, start->at);
-
-	source->unread += (uint64_t)(start->at - start->place);
-	runtime_log(source->speaker, RUNTIME_ERROR, "lost-to-retention",
-	            "topic=%s partition=%" PRId32 " from=%" PRId64 " to=%" PRId64 " count=%" PRId64
-	            " hint=\"the broker deleted them before this group had read them\"",
-	            start->topic, start->partition, start->place, start->at, start->at - start->place);
-	want(source->wanted, start->topic, start->partition, lowest(&source->held, start->topic, start->partition, offset));
-}
-
-static uint64_t kafka_unread(source *source)
-{
-	uint64_t unread = source->unread;
-
-	source->unread = 0;
-	return unread;
-}
-
-/*
- * Has those that were found read again, where settle said. In a group that is not incremental it
- * takes a new assignment of all: the others go on after what was taken, and the client drops what
- * it has fetched of them.
- */
-static void read_again(source *source)
-{
-	bool incremental = is_incremental(source);
-	rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(16);
-
-	for (progress *each = source->progress; each != NULL; each = each->next) {
-		if (each->state == PROGRESS_FOUND || (each->state == PROGRESS_READ && !incremental)) {
-			each->state = PROGRESS_READ;
-			each->is_led = false;
-			rd_kafka_topic_partition_list_add(list, each->topic, each->partition)->offset =
-			    each->after >= 0 ? each->after : RD_KAFKA_OFFSET_INVALID;
-		}
-	}
-	if (incremental) {
-		rd_kafka_error_destroy(rd_kafka_incremental_unassign(source->client, list));
-		rd_kafka_error_destroy(rd_kafka_incremental_assign(source->client, list));
-	} else {
-		rd_kafka_assign(source->client, list);
-	}
-	source->leads_again = true;
-	source->lead_until_ms = runtime_now_ms() + LEAD_MS;
-	rd_kafka_topic_partition_list_destroy(list);
-}
-
-/*
- * The client's own thread ends the earlier reading, some time after read_again, and forgets then
- * where the messages go. So this goes on for a while, and until something has come of each.
- */
-static void lead_again(source *source)
-{
-	bool goes_on = runtime_now_ms() < source->lead_until_ms;
-
-	for (const progress *each = source->leads_again ? source->progress : NULL; each != NULL; each = each->next) {
-		if (each->state == PROGRESS_READ) {
-			lead_messages(source, each->topic, each->partition);
-			goes_on |= !each->is_led;
-		}
-	}
-	source->leads_again = source->leads_again && goes_on;
-}
-
-static bool is_due(const progress *progress)
-{
-	return progress->state == PROGRESS_PLACELESS && runtime_now_ms() >= progress->ask_at_ms;
-}
-
-/* True: it is to be read from `at` on. */
-static bool settle(source *source, const start *start)
-{
-	progress *progress = progress_find(source->progress, start->topic, start->partition);
-
-	if (start->kind != START_UNASKED) {
-		progress->ask_at_ms = runtime_now_ms() + ASK_AGAIN_MS;
-	}
-	switch (start->kind) {
-	case START_ANEW:
-		begin_anew(source, start);
-		break;
-	case START_AFTER:
-		say_unread(source, start);
-		break;
-	case START_FORGOTTEN:
-		refuse(source, progress);
-		return false;
-	default:
-		return false;
-	}
-	progress->state = PROGRESS_FOUND;
-	progress->after = start->at;
-	return true;
-}
-
-static void say_trouble(source *source, const char *problem)
-{
-	char quoted[RUNTIME_QUOTE_BYTES];
-
-	snprintf(source->trouble, sizeof source->trouble, "%s", problem);
-	runtime_log(source->speaker, RUNTIME_WARNING, "trouble", "problem=%s", runtime_quote(source->trouble, quoted));
-}
-
-/* Of those that are due, which is once in ASK_AGAIN_MS for each. */
-static void find_places(source *source)
-{
-	char problem[BROKER_PROBLEM_BYTES];
-	int due = 0, count = 0;
-	bool placeless = false;
-
-	for (const progress *each = source->placeless ? source->progress : NULL; each != NULL; each = each->next) {
-		placeless |= each->state == PROGRESS_PLACELESS;
-		due += is_due(each);
-	}
-	source->placeless = placeless;
-	if (due == 0) {
-		return;
-	}
-	start *starts = memory_take((size_t)due * sizeof *starts);
-	for (progress *each = source->progress; each != NULL && count < due; each = each->next) {
-		if (is_due(each)) {
-			starts[count++] = (start){.topic = each->topic, .partition = each->partition, .place = each->place};
-		}
-	}
-	starts_ask(source->client, &source->rules, starts, count, problem);
-	if (problem[0] != '\0' && strcmp(problem, source->trouble) != 0) {
-		say_trouble(source, problem);
-	}
-	bool found = false;
-	for (int i = 0; i < count; i++) {
-		found |= settle(source, &starts[i]);
-	}
-	if (found) {
-		commit_all(source);
-		read_again(source);
-	}
-	free(starts);
 }
 
 /* ---- Messages ---- */
@@ -599,13 +233,13 @@ static void take_error(source *source, const rd_kafka_message_t *message)
 		return;
 	}
 	if (message->err == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET) {
-		lose_place(source, message);
+		kafka_lose_place(source, message);
 		return;
 	}
 	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED) {
 		return; /* what it means comes as a rebalance */
 	}
-	say_trouble(source, text != NULL ? text : rd_kafka_err2str(message->err));
+	kafka_say_trouble(source, text != NULL ? text : rd_kafka_err2str(message->err));
 }
 
 /* Into `held`, if it is a message. False: there was none. */
@@ -625,8 +259,7 @@ static void serve_group(source *source)
 {
 	while (take(source, rd_kafka_consumer_poll(source->client, 0))) {
 	}
-	find_places(source);
-	lead_again(source);
+	kafka_find_places(source);
 }
 
 static void collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
@@ -690,7 +323,7 @@ static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
 	} else if (source->assigned == 0 && source->trouble[0] != '\0') {
 		memcpy(problem, source->trouble, BROKER_PROBLEM_BYTES);
 	} else if (source->progress != NULL && are_all_refused(source)) {
-		say_refused(source, source->progress, problem);
+		kafka_say_refused(source, source->progress, problem);
 	}
 	return problem[0] != '\0';
 }
@@ -704,7 +337,7 @@ static source_state kafka_fetch(source *source, size_t most, size_t most_bytes, 
 	} else {
 		collect(source, most, most_bytes, timeout_ms);
 	}
-	commit(source);
+	kafka_commit(source);
 	if (source->lost) {
 		source->lost = false;
 		snprintf(problem, BROKER_PROBLEM_BYTES, "the group has given partitions to another member");
@@ -730,14 +363,14 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 		 */
 		if (!each->is_void &&
 		    rd_kafka_topic_partition_list_find(source->acknowledged, topic, each->partition) == NULL) {
-			int64_t offset = lowest(&source->out, topic, each->partition, each->sequence + 1);
-			offset = lowest(&source->held, topic, each->partition, offset);
+			int64_t offset = kafka_lowest(&source->out, topic, each->partition, each->sequence + 1);
+			offset = kafka_lowest(&source->held, topic, each->partition, offset);
 			progress *progress = progress_of(&source->progress, topic, each->partition);
 			if (offset == each->sequence + 1 && each->created_ms > 0) {
 				progress->acknowledged = each->created_ms;
 			}
-			want(source->acknowledged, topic, each->partition, offset);
-			want(source->wanted, topic, each->partition, offset);
+			kafka_want(source->acknowledged, topic, each->partition, offset);
+			kafka_want(source->wanted, topic, each->partition, offset);
 		}
 	}
 	for (size_t i = 0; i < count; i++) {
@@ -745,7 +378,7 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 	}
 	rd_kafka_topic_partition_list_destroy(source->acknowledged);
 	source->acknowledged = rd_kafka_topic_partition_list_new(16);
-	commit(source);
+	kafka_commit(source);
 	return SOURCE_OK;
 }
 
@@ -791,7 +424,7 @@ static size_t kafka_positions(source *source, source_position *positions, size_t
 {
 	size_t count = 0;
 
-	take_answer(source, ANSWER_MS);
+	kafka_take_answer(source, ANSWER_MS);
 	ask_committed(source);
 	for (const progress *each = source->progress; each != NULL && count < most; each = each->next) {
 		int64_t at_ms = is_at_end(source, each) ? SOURCE_AT_END : each->committed_ms;
@@ -802,11 +435,19 @@ static size_t kafka_positions(source *source, source_position *positions, size_t
 	return count;
 }
 
+static uint64_t kafka_unread(source *source)
+{
+	uint64_t unread = source->unread;
+
+	source->unread = 0;
+	return unread;
+}
+
 static bool kafka_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
 {
 	for (const progress *each = source->progress; each != NULL; each = each->next) {
 		if (each->state == PROGRESS_REFUSED) {
-			say_refused(source, each, problem);
+			kafka_say_refused(source, each, problem);
 			return true;
 		}
 		if (each->state == PROGRESS_PLACELESS && runtime_now_ms() - each->placeless_ms >= source->settings.stalled_ms) {
@@ -994,7 +635,7 @@ static bool start_client(source *source, char **problem)
 		return false;
 	}
 	rd_kafka_conf_set_rebalance_cb(conf, rebalance);
-	/* It asks us instead: see lose_place. */
+	/* It asks us instead: see kafka_lose_place. */
 	(void)rd_kafka_conf_set(conf, "auto.offset.reset", "error", NULL, 0);
 	source->rules.reset = starts_reset(said(section, "auto.offset.reset"));
 	if (rd_kafka_conf_set(conf, "group.id", group, error, sizeof error) == RD_KAFKA_CONF_OK) {
