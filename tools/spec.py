@@ -146,8 +146,9 @@ def key_faults(suffix, width):
         text = quoted(suffix, sentence)
         if len(text) > 120 and suffix in (".c", ".java"):
             first, _, rest = sentence.partition("; ")
-            joint = "\n                     " if suffix == ".c" else "\n    + "
+            joint = "\n                      " if suffix == ".c" else "\n    + "
             text = quoted(suffix, first + "; ") + joint + quoted(suffix, rest)
+            text = f"({text})" if suffix == ".c" else text  # else clang asks whether a comma is missing
         if suffix == ".c":
             lines += f"[KEY_{name.upper()}] = {text},".split("\n")
         elif suffix == ".js":

@@ -165,7 +165,8 @@ int gateway_validate(const gateway *gateway)
 		return refuse(gateway, "scope", gateway->scope, "1 to 255 letters, digits and /._-+@~:");
 	}
 	if (!is_variable(gateway->tenant)) {
-		return refuse(gateway, "tenant-from", gateway->tenant, "the name of a variable of nginx (http_x_tenant), or none");
+		return refuse(gateway, "tenant-from", gateway->tenant,
+		              "the name of a variable of nginx (http_x_tenant), or none");
 	}
 	if (gateway->user != NULL && !is_text_of(gateway->user, path_characters, VARIABLE_MAX_BYTES)) {
 		return refuse(gateway, "user", gateway->user, "the name of a user");

@@ -270,7 +270,7 @@ static void say_limit(const rabbitmq_queue_want *want, int64_t limit, bool has_l
 {
 	snprintf(problem, BROKER_PROBLEM_BYTES,
 	         "the queue %.60s drops messages that were delivered %" PRId64
-	         " times, unhandled (%s; RabbitMQ %.12s): create it again "
+	         " times, unhandled (%s; RabbitMQ %.12s): create it "
 	         "with %s, or set delivery_limit = allow",
 	         want->queue, limit + 1, has_limit ? limit_name : "the default", version,
 	         major >= LIMITED_SINCE ? "x-delivery-limit -1" : "no x-delivery-limit");

@@ -261,8 +261,8 @@ static const char *const sentences[] = {
     [KEY_BAD_BYTE] = "The key's header holds a control character or one that is not ASCII.",
     [KEY_TRAILING] = "After the quoted key comes something that is not a parameter; a list of keys is not allowed.",
     [KEY_BAD_PARAMETER] = "A parameter after the quoted key is malformed.",
-    [KEY_NOT_A_STRING] = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
-                         "without quotes it holds characters that are not allowed there, or quotes are required.",
+    [KEY_NOT_A_STRING] = ("The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
+                          "without quotes it holds characters that are not allowed there, or quotes are required."),
     [KEY_TOO_LONG] = "The key is too long.",
     /* end of spec */
 };
