@@ -248,7 +248,7 @@ def test_a_consumer_is_made_only_where_that_is_said(nats, tmp_path):
     [
         ({"ack_policy": "none"}, "policy is not explicit"),
         ({"ack_policy": "explicit", "max_deliver": 3}, "up after 3 deliveries"),
-        ({"ack_policy": "explicit", "deliver_subject": "push.here"}, "it pushes"),
+        ({"ack_policy": "explicit", "deliver_subject": "push.here"}, "push consumer"),
         ({"ack_policy": "explicit", "filter_subject": "order.1"}, 'subject is "order.1"'),
     ],
 )
