@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka.c: messages of Kafka topics, as a member of a consumer group: its rebalances, its messages
- * and the interface. kafka_source.h names the other files of this source.
+ * kafka.c: reads messages of Kafka topics, as a member of a consumer group: its rebalances, its
+ * messages and the interface. kafka_source.h names the other files of this source.
  *
- * A partition that a rebalance takes away takes its deliveries along: they are void, and never
- * committed, since the next owner's offset would be overwritten. Those of partitions that stay are
- * still good.
+ * When a rebalance takes a partition away, its deliveries are void and never committed, since that
+ * would overwrite the next owner's offset. Deliveries of the other partitions stay valid.
  *
- * Messages have a queue of their own, beside the group's events. So a caller that is busy serves
- * the group without taking messages, and nothing is ever paused: a partition that another member
- * gets while it is paused is not read by librdkafka when it comes back.
+ * Messages have their own queue, apart from the group's events. So a busy caller serves the group
+ * without taking messages, and partitions are never paused: librdkafka does not read a partition
+ * again that was paused, went to another member, and came back.
  */
 #include <inttypes.h>
 #include <regex.h>
@@ -22,12 +21,12 @@
 #include "kafka_source.h"
 
 enum {
-	CHECK_MS = 1000, /* so long is waited for a sign of life */
+	CHECK_MS = 1000, /* time limit of a broker's answer when checking that it is alive */
 	CHECK_EVERY_MS = 2000,
 	TEXT_BYTES = 64, /* of coordinates, besides the topic's name */
-	WAIT_MS = 100,   /* for messages, before the group's events are looked at again */
-	ANSWER_MS = 200, /* so long a look at positions waits for the commit that is on its way */
-	SETTLE_MS = 5000 /* after which what the client knows of a new partition's end is of now */
+	WAIT_MS = 100,   /* for messages, before the group's events are served again */
+	ANSWER_MS = 200, /* how long a look at positions waits for the commit in progress */
+	SETTLE_MS = 5000 /* after which the client's end of a new partition is current */
 };
 
 typedef kafka_settings settings;
@@ -53,19 +52,20 @@ static const kafka_fixed fixed[] = {
 	{"group.id", NULL, "it is the option group"},
 	{0}};
 
-/* What is not said in the section. */
+/* Values for properties that the section does not set. */
 static const char *const defaults[][2] = {
 	{"isolation.level", "read_committed"},
 	{"queued.min.messages", "10000"},
-	/* by which a topic is noticed that is made later */
+	/* so that a topic created later is noticed */
 	{"topic.metadata.refresh.interval.ms", "10000"},
 	{NULL, NULL}};
 /* clang-format on */
 
 /*
- * And what is a part of `memory`. All partitions lead to one queue, of which the limit is that of
- * each; a fetch begins below it and brings its whole answer, inflated. So fetches are small: what
- * was compressed to a 500th still fits. A batch that is larger than a fetch comes alone.
+ * Properties set to a share of `memory`. All partitions feed one queue, and each partition's limit
+ * is the queue's. A fetch starts below the limit and adds its whole answer, decompressed. So
+ * fetches are small: an answer compressed to a 500th still fits. A batch larger than a fetch comes
+ * alone.
  */
 static const struct {
 	const char *name, *other_name;
@@ -73,7 +73,7 @@ static const struct {
 	int64_t minimum;
 } shares[] = {
     {.name = "queued.max.messages.kbytes", .part = 4, .unit = 1024, .minimum = 1},
-    /* librdkafka raises the second to the first */
+    /* librdkafka raises the next one to this one */
     {.name = "message.max.bytes", .part = 512, .unit = 1, .minimum = 1000},
     {.name = "fetch.max.bytes", .part = 512, .unit = 1, .minimum = 1000},
     {.name = "fetch.message.max.bytes",
@@ -82,8 +82,8 @@ static const struct {
      .unit = 1,
      .minimum = 1000},
 };
-#define SHARE_MOST INT64_C(100000000) /* below what the client takes of each */
-/* A queue that was full is looked at again so soon; librdkafka knows it from 2.2 on. */
+#define SHARE_MOST INT64_C(100000000) /* below the client's maximum of each */
+/* How soon a queue that was full is checked again, in milliseconds; since librdkafka 2.2. */
 #define QUEUE_LOOK_MS "10"
 
 static void release(delivery *delivery)
@@ -141,7 +141,7 @@ static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, 
 static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
 	if (!rd_kafka_assignment_lost(source->client)) {
-		kafka_commit_all(source); /* else the next owner begins before what is done */
+		kafka_commit_all(source); /* else the next owner repeats acknowledged messages */
 	}
 	lose_partitions(source, partitions);
 	if (incremental) {
@@ -153,7 +153,7 @@ static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, 
 	}
 }
 
-/* Called by the client in our own calls of it. */
+/* The client calls it only inside our calls. */
 static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_topic_partition_list_t *partitions,
                       void *opaque)
 {
@@ -171,7 +171,7 @@ static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_top
 
 /* ---- Messages ---- */
 
-/* All of it that comes before the offset `after`. */
+/* Takes all messages of the partition before the offset `after`. */
 static void take_up_to(source *source, const char *topic, int32_t partition, int64_t after)
 {
 	progress *progress = progress_find(source->progress, topic, partition);
@@ -191,7 +191,7 @@ static void add_headers(delivery *delivery, rd_kafka_headers_t *headers)
 	}
 }
 
-/* Takes the message over. */
+/* Takes over the message. */
 static void wrap(source *source, rd_kafka_message_t *message)
 {
 	const char *topic = rd_kafka_topic_name(message->rkt);
@@ -222,7 +222,7 @@ static void wrap(source *source, rd_kafka_message_t *message)
 	kafka_watch_clear(&source->watch);
 }
 
-/* librdkafka tells a trouble once; it lasts until partitions are assigned. */
+/* librdkafka reports a problem once; it lasts until partitions are assigned. */
 static void take_error(source *source, const rd_kafka_message_t *message)
 {
 	const char *text = rd_kafka_message_errstr(message);
@@ -237,12 +237,12 @@ static void take_error(source *source, const rd_kafka_message_t *message)
 		return;
 	}
 	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED) {
-		return; /* what it means comes as a rebalance */
+		return; /* a rebalance follows and shows its effect */
 	}
 	kafka_say_trouble(source, text != NULL ? text : rd_kafka_err2str(message->err));
 }
 
-/* Into `held`, if it is a message. False: there was none. */
+/* Moves it to `held`, if it is a message. False: it was not. */
 static bool take(source *source, rd_kafka_message_t *message)
 {
 	if (message != NULL && message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
@@ -254,7 +254,7 @@ static bool take(source *source, rd_kafka_message_t *message)
 	return message != NULL;
 }
 
-/* The group's events: rebalances, by the callback, and troubles. */
+/* Serves the group's events: rebalances, through the callback, and problems. */
 static void serve_group(source *source)
 {
 	while (take(source, rd_kafka_consumer_poll(source->client, 0))) {
@@ -269,7 +269,7 @@ static void collect(source *source, size_t most, size_t most_bytes, int timeout_
 	bool came = true;
 
 	serve_group(source);
-	/* A turn may bring an error, or the end of a partition, and no message. */
+	/* A turn may bring an error, or the end of a partition, instead of a message. */
 	while (came && source->held.count < most && (source->held.count == 0 || source->held.bytes < most_bytes) &&
 	       !source->lost) {
 		int wait_ms = source->held.count > 0 ? 0 : left_ms > WAIT_MS ? WAIT_MS : (int)left_ms;
@@ -296,8 +296,7 @@ static bool are_all_refused(const source *source)
 }
 
 /*
- * Is there a trouble that keeps messages from coming? Where a connection failed, the brokers are
- * asked for a sign of life.
+ * True: a problem stops messages. If a connection failed, asks the brokers whether they are alive.
  */
 static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -305,8 +304,8 @@ static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
 
 	if (rd_kafka_fatal_error(source->client, problem, BROKER_PROBLEM_BYTES) != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		/*
-		 * another member has this one's group.instance.id, for example: it takes somebody to act,
-		 * and a start
+		 * for example, another member has this one's group.instance.id: an operator must act and
+		 * restart it
 		 */
 		return true;
 	}
@@ -358,8 +357,8 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 		const delivery *each = delivery_of(messages[i - 1]);
 		const char *topic = each->message.topic;
 		/*
-		 * The last of each partition is enough: those before it find its row, and what is not done
-		 * below it counts for all.
+		 * The last of each partition is enough: earlier ones find its row, and unacknowledged
+		 * messages below it limit the offset for all.
 		 */
 		if (!each->is_void &&
 		    rd_kafka_topic_partition_list_find(source->acknowledged, topic, each->partition) == NULL) {
@@ -383,8 +382,8 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 }
 
 /*
- * Partitions that have been ours for a while, and nothing came of: the group's offset is asked for
- * once.
+ * For partitions that have been ours for a while without a message, asks once for the group's
+ * offset.
  */
 static void ask_committed(source *source)
 {
@@ -402,7 +401,7 @@ static void ask_committed(source *source)
 	rd_kafka_topic_partition_list_destroy(unknown);
 }
 
-/* Has the group all that the partition's end is known to be? An empty partition needs no offset. */
+/* True: the group's offset is at the partition's known end. An empty partition needs no offset. */
 static bool is_at_end(source *source, const progress *progress)
 {
 	int64_t low, high;
@@ -417,8 +416,8 @@ static bool is_at_end(source *source, const progress *progress)
 }
 
 /*
- * Only what the group's offset says counts: an acknowledgement whose commit has not arrived comes
- * again. Times are the broker's, or, as the topic says, of those who sent the messages.
+ * Only the group's offset counts: messages whose commit has not arrived come again. Times are the
+ * broker's or the producers', as the topic is configured.
  */
 static size_t kafka_positions(source *source, source_position *positions, size_t most)
 {
@@ -483,7 +482,7 @@ static bool kafka_publish(source *source, const char *topic, const source_messag
 static void kafka_close(source *source)
 {
 	if (source->client != NULL) {
-		/* It takes the partitions away, and with that commits what was acknowledged. */
+		/* It revokes the partitions, which commits acknowledged messages. */
 		rd_kafka_consumer_close(source->client);
 	}
 	delivery_release_all(&source->out, release);
@@ -500,7 +499,7 @@ static void kafka_close(source *source)
 	free(source);
 }
 
-/* The last, as librdkafka takes it; NULL: the section does not say. */
+/* The section's last value, as librdkafka takes it; NULL: not set. */
 static const char *said(const config_section *section, const char *property)
 {
 	const char *value = NULL;
@@ -548,7 +547,7 @@ static bool set_defaults(const source *source, rd_kafka_conf_t *conf, char **pro
 	return good;
 }
 
-/* The topics of the option, or NULL: there is none. */
+/* The topics of the option; NULL: it names none. */
 static rd_kafka_topic_partition_list_t *split_topics(const char *text)
 {
 	static const char between[] = ", \t";
@@ -568,7 +567,8 @@ static rd_kafka_topic_partition_list_t *split_topics(const char *text)
 	return topics;
 }
 
-/* As the client reads such a list: what begins with ^ is an extended regular expression. */
+/* Reads the list as the client does: an entry with a leading ^ is an extended regular
+ * expression. */
 static bool names_topic(const char *text, const char *topic)
 {
 	rd_kafka_topic_partition_list_t *topics = split_topics(text);
@@ -635,7 +635,7 @@ static bool start_client(source *source, char **problem)
 		return false;
 	}
 	rd_kafka_conf_set_rebalance_cb(conf, rebalance);
-	/* It asks us instead: see kafka_lose_place. */
+	/* The client asks us instead: see kafka_lose_place. */
 	(void)rd_kafka_conf_set(conf, "auto.offset.reset", "error", NULL, 0);
 	source->rules.reset = starts_reset(said(section, "auto.offset.reset"));
 	if (rd_kafka_conf_set(conf, "group.id", group, error, sizeof error) == RD_KAFKA_CONF_OK) {

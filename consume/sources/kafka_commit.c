@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka_commit.c: commits offsets by what was acknowledged and by nothing else, one commit at a
- * time, without waiting for its answer: a commit that gets lost is only a redelivery. See
- * kafka_source.h.
+ * kafka_commit.c: commits the offsets of acknowledged messages, one commit at a time, without
+ * waiting for its answer: a lost commit only causes redeliveries. See kafka_source.h.
  */
 #include <string.h>
 
 #include "kafka_source.h"
 
 enum {
-	/* so long a commit may take where it is waited for: a partition goes, the end */
+	/* time limit of a commit that is waited for: when a partition goes, and at the end */
 	COMMIT_MS = 5000,
-	REPEAT_MS = 1000 /* until a commit that failed is tried again */
+	REPEAT_MS = 1000 /* before a failed commit is retried */
 };
 
 static bool is_of(const delivery *delivery, const char *topic, int32_t partition)
@@ -42,8 +41,8 @@ void kafka_want(rd_kafka_topic_partition_list_t *wanted, const char *topic, int3
 }
 
 /*
- * What was committed and failed is wanted again, but for what has become higher meanwhile or is no
- * longer ours.
+ * Failed offsets are committed again, unless a higher one is wanted meanwhile or the partition is
+ * no longer ours.
  */
 static void commit_failed(source *source, rd_kafka_event_t *event)
 {

@@ -12,7 +12,7 @@
 #include "memory.h"
 
 enum {
-	ASK_AGAIN_MS = 3000, /* where a partition begins, if the broker did not say */
+	ASK_AGAIN_MS = 3000, /* between two questions where a partition begins */
 	LEAD_MS = 5000       /* see lead_again */
 };
 
@@ -77,7 +77,7 @@ void kafka_lose_place(source *source, const rd_kafka_message_t *message)
 	}
 }
 
-/* The group has its offset at once, so that the next start knows where this one began. */
+/* Commits the group's offset at once, so that the next start knows where this one began. */
 static void begin_anew(source *source, const start *start)
 {
 	char group[RUNTIME_QUOTE_BYTES];
@@ -90,8 +90,9 @@ static void begin_anew(source *source, const start *start)
 }
 
 /*
- * The group's offset goes past them, so that the next start does not say it again. At most so many:
- * not each offset has a message where a topic is compacted or written by transactions.
+ * The group's offset moves past them, so that the next start does not report them again. The count
+ * is an upper limit: in a topic that is compacted or written by transactions some offsets have no
+ * message.
  */
 static void say_unread(source *source, const start *start)
 {
@@ -107,9 +108,9 @@ static void say_unread(source *source, const start *start)
 }
 
 /*
- * Has those that were found read again, where settle said. In a group that is not incremental it
- * takes a new assignment of all: the others go on after what was taken, and the client drops what
- * it has fetched of them.
+ * Starts reading the found partitions again, at the offset set by settle. Without incremental
+ * assignment all partitions are assigned again: the others go on after the last message taken, and
+ * the client drops what it has fetched of them.
  */
 static void read_again(source *source)
 {
@@ -136,8 +137,8 @@ static void read_again(source *source)
 }
 
 /*
- * The client's own thread ends the earlier reading, some time after read_again, and forgets then
- * where the messages go. So this goes on for a while, and until something has come of each.
+ * Some time after read_again the client's thread ends the earlier reading and then forgets the
+ * partition's queue. So this repeats for a while, and until a message has come from each.
  */
 static void lead_again(source *source)
 {
@@ -157,7 +158,7 @@ static bool is_due(const progress *progress)
 	return progress->state == PROGRESS_PLACELESS && runtime_now_ms() >= progress->ask_at_ms;
 }
 
-/* True: it is to be read from `at` on. */
+/* True: it must be read from `at` on. */
 static bool settle(source *source, const start *start)
 {
 	progress *progress = progress_find(source->progress, start->topic, start->partition);
@@ -191,7 +192,7 @@ void kafka_say_trouble(source *source, const char *problem)
 	runtime_log(source->speaker, RUNTIME_WARNING, "trouble", "problem=%s", runtime_quote(source->trouble, quoted));
 }
 
-/* Of those that are due, which is once in ASK_AGAIN_MS for each. */
+/* For the partitions that are due: each once per ASK_AGAIN_MS. */
 static void ask_places(source *source)
 {
 	char problem[BROKER_PROBLEM_BYTES];
