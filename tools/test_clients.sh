@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; by default all of them. Each has a test.sh, which installs its dependencies from its
-# registry and exits with 77 if its toolchain is missing; with its dependencies the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
+# registry and exits with 77 if its toolchain is missing; with its dependencies its agent plays the cases of
+# clients/conformance (tests/clients/test_agents.py), the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
 # without pgonce (tests/transparency), its example is hammered (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md): these
 # two not with QUICK=yes. With MUTATIONS=yes each guarantee is removed from the client, and one of its tests must fail (tests/clients/mutations.py). In the end the matrix of docs/clients.md is compared with the results.
 # JOBS=2: two languages at a time; a language's output is printed when it has finished.
@@ -24,6 +25,7 @@ test_language() {
 	fi
 	echo "== clients/$language"
 	"clients/$language/test.sh" || status=$?
+	[ "$status" -ne 0 ] || PGONCE_CLIENT_DOORS=$language /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/clients/test_agents.py -k "[$language-" || status=1
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/clients/inbox/run.py "$language" || status=1
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/transparency/run.py --language "$language" || status=1
 	[ "$status" -ne 0 ] || [ "${MUTATIONS:-}" != yes ] || /usr/bin/python3 tests/clients/mutations.py "$language" || status=1

@@ -48,7 +48,14 @@ def node(file, *patterns):
     return (file, "|".join(patterns))
 
 
-NODE_SUITE = "^the suite$"
+DRIVER = "tests/clients/test_agents.py"
+
+
+def case(way):
+    """A case of clients/conformance by the language's agent: LANGUAGE-DRIVER[-FRAMEWORK]-CASE."""
+    return (DRIVER, f"[{way}]")
+
+
 NODE = (
     Mutation("whole-answers", "lib/held.js", "if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT, reasons.NO_ANSWER);", "void declared;",
              node("answers", "express: an answer that is shorter or longer than it says is refused")),
@@ -61,7 +68,7 @@ NODE = (
     Mutation("transaction-control", "lib/lent.js", "if (kind === undefined) return client.query(...args);", "if (kind !== 'begin') return client.query(...args);",
              node("faults", "an effect cannot end its transaction")),
     Mutation("mismatch", "lib/request.js", "req.headers['content-type'] ?? '', body, canonicalJson", "req.headers['content-type'] ?? '', body: Buffer.alloc(0), canonicalJson",
-             node("conformance", NODE_SUITE, "express: another-request-is-a-mismatch")),
+             case("node-pg-express-another-request-is-a-mismatch")),
     Mutation("mismatch", "lib/body.js", "if (req.readableEnded || req.readableDidRead || req._body) throw new Error(READ_BEFORE);", "if (req.readableEnded || req.readableDidRead || req._body) return Buffer.alloc(0);",
              node("neighbours", "a parser before ours keeps the bytes")),
     Mutation("transaction-gone", "lib/guard.js", "if (known.code === 'not_started') return {answer: await this.#doubtful(known)};", "",
@@ -69,7 +76,7 @@ NODE = (
     Mutation("pool", "lib/session.js", "      late = true;\n      reject(errors.noConnection(pool, ms));", "",
              node("answers", "express: a full pool is waited for as long as the handler may take, and named")),
     Mutation("secrets", "lib/headers.js", "(!control(name) && SECRET.some((word) => name.toLowerCase().includes(word)))", "(!control(name) && false)",
-             node("conformance", NODE_SUITE, "express: headers-that-are-kept")),
+             case("node-pg-express-headers-that-are-kept")),
     Mutation("time", "lib/guard.js", "attempt.session.expired = () => this.#expire();", "attempt.session.expired = () => {};",
              node("answers", "express: a handler that never answers is ended in time")),
     Mutation("repeated-headers", "lib/answer.js", "of[1].push(value);", "of[1] = [value];",
@@ -77,18 +84,18 @@ NODE = (
     Mutation("replay", "lib/answer.js", "return [...kept.filter(([name]) => !names.has(name.toLowerCase())), ...own];", "void names;\n  return own;",
              node("neighbours", "headers that outer middleware has set are on refusals and replays")),
     Mutation("replay", "lib/headers.js", "pairs.filter(([name]) => !never(name)) : undefined;", "pairs : undefined;",
-             node("conformance", NODE_SUITE, "express: what-was-stored-by-hand")),
+             case("node-pg-express-what-was-stored-by-hand")),
     Mutation("event-streams", "lib/held.js", "    if (EVENTS.test(res.getHeader('content-type') ?? '')) this.#settle(this.#guard.stream(this.#head));\n", "",
-             node("conformance", NODE_SUITE, "express: event-streams-pass")),
+             case("node-pg-express-event-streams-pass")),
     Mutation("gateway", "lib/handoff.js", "if (results.at(-1).rows[0][0] !== 't') throw errors.ofSqlstate('P4010');", "void results;",
              node("gateway", "two runs under one fence have one effect, though their answers are the same")),
     Mutation("gateway", "lib/handoff.js", "      await this.#free();\n", "      await Promise.resolve();\n", node("gateway", "a COMMIT that is lost under a claim")),
     Mutation("refusals", "lib/lease.js", "return status >= 400 ? 'refused' : 'done';", "return 'done';",
-             node("conformance", NODE_SUITE, "express: refused-under-a-lease-then-run")),
+             case("node-pg-express-refused-under-a-lease-then-run")),
     Mutation("refusals", "lib/lease.js", "(answer.resultType ? held.complete(answer) : held.fail(false, {...reasons.REFUSED, answer}))", "held.fail(false, {...reasons.REFUSED, answer})",
-             node("conformance", NODE_SUITE, "express: a-refusal-under-a-lease-above-the-limit")),
+             case("node-pg-express-a-refusal-under-a-lease-above-the-limit")),
     Mutation("refusals", "lib/guard.js", "|| status < 200 || status >= 500 ? 'none'", "|| status < 200 || (status >= 500 && status <= 599) ? 'none'",
-             node("conformance", NODE_SUITE, "express: a-status-above-599")),
+             case("node-pg-express-a-status-above-599")),
 )  # fmt: skip
 
 PYTHON = (
@@ -118,7 +125,7 @@ PYTHON = (
     Mutation("pool", "src/pgonce/_drivers.py", "given.getconn(min(within, given.timeout))", "given.getconn(given.timeout)",
              ("tests/test_transactions.py", "test_a_pool_that_is_full_is_waited_for_as_long_as_the_call_may_take_and_named")),
     Mutation("secrets", "src/pgonce/http.py", ' or (not lower.startswith("access-control-") and any(word in lower for word in _SECRET))', "",
-             ("tests/test_conformance_http.py", "headers-that-are-kept")),
+             case("python-psycopg-starlette-headers-that-are-kept")),
     Mutation("time", "src/pgonce/asgi.py", "call_later(max(0.0, within), self._cut, task)", "call_later(3600.0, self._cut, task)",
              ("tests/test_fastapi.py", "test_a_handler_that_takes_too_long_is_taken_back_and_its_client_told")),
     Mutation("time", "src/pgonce/_wsgi.py", "with Limit(policy.handler_ms / 1000 - ", "with Limit(3600.0 - ",
@@ -126,20 +133,20 @@ PYTHON = (
     Mutation("repeated-headers", "src/pgonce/http.py", "    for name, value in headers:\n        if _kept", "    for name, value in dict(headers).items():\n        if _kept",
              ("tests/test_flask.py", "test_the_first_answer_is_the_views_own_and_every_answer_bears_the_headers_of_outer_layers")),
     Mutation("replay", "src/pgonce/_gate.py", '    headers.append(("Idempotency-Replayed", "true"))\n', "",
-             ("tests/test_conformance_http.py", "a-retry-gets-the-first-answer")),
+             case("python-psycopg-starlette-a-retry-gets-the-first-answer")),
     Mutation("replay", "src/pgonce/_gate.py", "    headers = [(name, value) for name, value in headers if not http.never(name)]\n", "",
-             ("tests/test_conformance_http.py", "what-was-stored-by-hand")),
-    Mutation("event-streams", "src/pgonce/http.py", '.lower() == "text/event-stream" for name', '.lower() == "" for name', ("tests/test_conformance_http.py", "event-streams-pass")),
+             case("python-psycopg-starlette-what-was-stored-by-hand")),
+    Mutation("event-streams", "src/pgonce/http.py", '.lower() == "text/event-stream" for name', '.lower() == "" for name', case("python-psycopg-starlette-event-streams-pass")),
     Mutation("gateway", "src/pgonce/_sql.py", "ELSE CAST(CAST({refused} AS text) AS bytea) END", "ELSE CAST(NULL AS bytea) END",
              ("tests/test_gateway.py", "test_two_runs_under_one_fence_have_one_effect_though_their_answers_are_the_same")),
     Mutation("gateway", "src/pgonce/_gate.py", "undone = yield from attempt.report()", "undone = True", ("tests/test_gateway.py", "test_a_commit_that_is_lost_under_a_claim")),
     Mutation("replay", "src/pgonce/_core.py", '"new_claim" if peeked[13] == 1 else again', '"new_claim"', ("tests/test_faults.py", "test_a_claim_whose_reply_is_lost_says_what_was_before_it")),
     Mutation("refusals", "src/pgonce/_lease.py", "yield held.fail(False, outcome, code=_reasons.REFUSED[0], message=_reasons.REFUSED[1]) if refused else held.complete(outcome)", "yield held.complete(outcome)",
-             ("tests/test_conformance_http.py", "refused-under-a-lease-then-run")),
-    Mutation("refusals", "src/pgonce/_lease.py", " and outcome is not without", "", ("tests/test_conformance_http.py", "a-refusal-under-a-lease-above-the-limit")),
-    Mutation("refusals", "src/pgonce/http.py", "or not 200 <= status <= 499 else DONE", "or 500 <= status <= 599 else DONE", ("tests/test_conformance_http.py", "a-status-above-599")),
+             case("python-psycopg-starlette-refused-under-a-lease-then-run")),
+    Mutation("refusals", "src/pgonce/_lease.py", " and outcome is not without", "", case("python-psycopg-starlette-a-refusal-under-a-lease-above-the-limit")),
+    Mutation("refusals", "src/pgonce/http.py", "or not 200 <= status <= 499 else DONE", "or 500 <= status <= 599 else DONE", case("python-psycopg-flask-a-status-above-599")),
     Mutation("refusals", "src/pgonce/_gate.py", "http.said_of(answer.headers) is None", "not any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)",
-             ("tests/test_conformance_http.py", "once-effect-of-no-known-value")),
+             case("python-psycopg-starlette-once-effect-of-no-known-value")),
 )  # fmt: skip
 
 SUITE = "./internal/suite"
@@ -148,22 +155,22 @@ GO = (
     Mutation("whole-requests", "middleware.go", "	case err != nil:\n		// It was cut short", "	case err != nil && false:\n		// It was cut short", (SUITE, "TestHalfARequestIsNone")),
     Mutation("clients-that-leave", "call.go", "c.visible.Load() || cause != context.Canceled {", "true {", (SUITE, "TestAClientThatLeavesFindsTheWholeAnswerLater")),
     Mutation("transaction-control", "oncepgx/transaction.go", "		if kind.Ends {\n			return t.refuse()\n		}\n", "", (SUITE, "TestTransactionControlIsRefusedBeforeItIsSent")),
-    Mutation("mismatch", "middleware.go", "Body: c.body, CanonicalJSON", "CanonicalJSON", (SUITE, "TestConformance/pgx/http/another-request-is-a-mismatch")),
+    Mutation("mismatch", "middleware.go", "Body: c.body, CanonicalJSON", "CanonicalJSON", case("go-pgx-net-http-another-request-is-a-mismatch")),
     Mutation("mismatch", "middleware.go", "case isTaken(c.r, len(body), read):", "case false && isTaken(c.r, len(body), read):", (SUITE, "TestABodyThatALayerOutsideHasReadIsRefusedOrKept")),
     Mutation("transaction-gone", "attempt.go", "	case session.Gone():\n		a.isGone, a.gone = true, found.fingerprint\n", "	case session.Gone():\n",
              (SUITE, "TestATransactionThatIsGoneLeavesADoubtAndNoSecondEffect")),
     Mutation("pool", "attempt.go", "context.WithTimeout(asking, within)", "context.WithTimeout(asking, within+time.Minute)", (SUITE, "TestAFullPoolIsNamedAndRecovers")),
-    Mutation("secrets", "headers.go", "slices.ContainsFunc(secretWords, func", "slices.ContainsFunc(secretWords[:0], func", (SUITE, "TestConformance/pgx/http/headers-that-are-kept")),
+    Mutation("secrets", "headers.go", "slices.ContainsFunc(secretWords, func", "slices.ContainsFunc(secretWords[:0], func", case("go-pgx-net-http-headers-that-are-kept")),
     Mutation("time", "call.go", "c.timer = time.AfterFunc(limit, func", "c.timer = time.AfterFunc(time.Hour, func", (SUITE, "TestAHandlerWhoseTimeIsOverIsEndedTakenBackAndItsConnectionReturned")),
     Mutation("repeated-headers", "headers.go", "for _, value := range header[name] {", "for _, value := range header[name][:1] {", (".", "TestHeadersComeBackAsTheyWereStored")),
-    Mutation("replay", "refuse.go", '	header.Set("Idempotency-Replayed", "true")\n', "", (SUITE, "TestConformance/pgx/http/a-retry-gets-the-first-answer")),
-    Mutation("replay", "refuse.go", "		if !never(name) {", "		if true {", (SUITE, "TestConformance/pgx/http/what-was-stored-by-hand")),
-    Mutation("event-streams", "held.go", "case status >= 200 && status < 300 && strings.HasPrefix", "case status < 0 && strings.HasPrefix", (SUITE, "TestConformance/pgx/http/event-streams-pass")),
+    Mutation("replay", "refuse.go", '	header.Set("Idempotency-Replayed", "true")\n', "", case("go-pgx-net-http-a-retry-gets-the-first-answer")),
+    Mutation("replay", "refuse.go", "		if !never(name) {", "		if true {", case("go-pgx-net-http-what-was-stored-by-hand")),
+    Mutation("event-streams", "held.go", "case status >= 200 && status < 300 && strings.HasPrefix", "case status < 0 && strings.HasPrefix", case("go-pgx-net-http-event-streams-pass")),
     Mutation("gateway", "handoff.go", '"SELECT 1 / r.stored::integer = 1 FROM ("', '"SELECT r.stored IS NOT NULL FROM ("', (SUITE, "TestTwoRunsUnderOneFenceHaveOneEffect")),
     Mutation("gateway", "handoff.go", "		_, err = insist(freeing, a.client.door, query)", "		_, _ = insist(freeing, a.client.door, query)",
              (SUITE, "TestACommitUnderAGatewaysClaimThatIsLostFreesTheKeyWhereNothingWasDone")),
-    Mutation("refusals", "middleware.go", "return lease.final(c.ctx, newFinal(reasonRefused.code, reasonRefused.message, answer))", "return lease.done(c.ctx, answer)", (SUITE, "TestConformance/pgx/cross/refused-under-a-lease-then-run")),
-    Mutation("refusals", "effect.go", "	case limit > 0:\n", "	case limit < 0:\n", (SUITE, "TestConformance/pgx/http/a-refusal-under-a-lease-above-the-limit")),
+    Mutation("refusals", "middleware.go", "return lease.final(c.ctx, newFinal(reasonRefused.code, reasonRefused.message, answer))", "return lease.done(c.ctx, answer)", case("go-pgx-net-http-refused-under-a-lease-then-run")),
+    Mutation("refusals", "effect.go", "	case limit > 0:\n", "	case limit < 0:\n", case("go-pgx-net-http-a-refusal-under-a-lease-above-the-limit")),
 )  # fmt: skip
 
 CORE, STARTER = "pgonce", "pgonce-spring-boot-starter"
@@ -188,21 +195,21 @@ JAVA = (
     Mutation("transaction-gone", f"{CORE_SOURCE}/Sql.java", "return GONE.contains(String.valueOf(failure.getSQLState()));", "return GONE.isEmpty();",
              (CORE, "TransactionControlTest#whatEndsItsTransactionByItselfLeavesADoubt")),
     Mutation("secrets", f"{CORE_SOURCE}/http/HeaderPolicy.java", '!lower.startsWith("access-control-") && SECRET', 'lower.isEmpty() && SECRET',
-             (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+             case("java-spring-spring-headers-that-are-kept")),
     Mutation("time", f"{STARTER_SOURCE}/Deadline.java", "alarm = ms <= 0 ? null", "alarm = ms >= 0 ? null", (STARTER, "NeighboursTest#anAttemptThatTakesTooLongIsEndedAndTheClientTold")),
     Mutation("repeated-headers", f"{STARTER_SOURCE}/Replies.java", "} else if (!seen.add(name)) {\n                response.addHeader", "} else if (!seen.add(name)) {\n                response.setHeader",
              (STARTER, "NeighboursTest#headersAreAsOftenAndInTheOrderThatTheyWereSetAlsoInAReplay")),
     Mutation("replay", f"{STARTER_SOURCE}/Replies.java", "headers(HeaderPolicy.sendable(answer.headers()));", "headers(answer.headers());",
-             (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
-    Mutation("replay", f"{STARTER_SOURCE}/Replies.java", '        response.setHeader("Idempotency-Replayed", "true");\n', "", (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+             case("java-spring-spring-what-was-stored-by-hand")),
+    Mutation("replay", f"{STARTER_SOURCE}/Replies.java", '        response.setHeader("Idempotency-Replayed", "true");\n', "", case("java-spring-spring-a-retry-gets-the-first-answer")),
     Mutation("event-streams", f"{STARTER_SOURCE}/IdempotencyFilter.java", "} else if (request.isAsyncHeld() || isEvents(held.getContentType())) {", "} else if (isEvents(null)) {",
              (STARTER, "NeighboursTest#eventsPassAsTheyComeAndTheKeyIsRememberedAsDone")),
     Mutation("gateway", f"{CORE_SOURCE}/Execution.java", "        if (!stored) {\n            throw Reason.COMPLETION_REFUSED", "        if (!stored && !failed && large) {\n            throw Reason.COMPLETION_REFUSED",
              (STARTER, "GatewayTest#twoRunsUnderOneFenceHaveOneEffectThoughTheirAnswersAreTheSame")),
     Mutation("gateway", f"{CORE_SOURCE}/Execution.java", "        } catch (RuntimeException unsaid) {\n            return false;", "        } catch (RuntimeException unsaid) {\n            return true;",
              (STARTER, "GatewayTest#aCommitThatIsLostUnderAClaim")),
-    Mutation("refusals", f"{CORE_SOURCE}/http/Ending.java", "IN_DOUBT : status < 400 ? STORED : FAILED;", "IN_DOUBT : STORED;", (STARTER, "HttpConformanceTest#crossed")),
-    Mutation("refusals", f"{CORE_SOURCE}/Once.java", "                if (!\"too_large\".equals(failure.code()) || !keepsLess()) {\n", "                if (true) {\n", (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+    Mutation("refusals", f"{CORE_SOURCE}/http/Ending.java", "IN_DOUBT : status < 400 ? STORED : FAILED;", "IN_DOUBT : STORED;", case("java-spring-spring-refused-under-a-lease-then-run")),
+    Mutation("refusals", f"{CORE_SOURCE}/Once.java", "                if (!\"too_large\".equals(failure.code()) || !keepsLess()) {\n", "                if (true) {\n", case("java-spring-spring-a-refusal-under-a-lease-above-the-scopes-limit")),
 )  # fmt: skip
 
 MUTATIONS = {"node": NODE, "python": PYTHON, "go": GO, "java": JAVA}
@@ -222,13 +229,17 @@ def grouped(tests):
 
 def commands(language, tests):
     """What runs these tests in the copy, in as few programs as it takes."""
+    if any(place == DRIVER for place, _ in tests):
+        own = [each for each in tests if each[0] != DRIVER]
+        wanted = " or ".join(name for place, name in tests if place == DRIVER)
+        return [*(commands(language, own) if own else ()), ["/usr/bin/python3", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(ROOT / DRIVER), "-k", wanted]]
     if language == "node":
         return [["node", "--test", f"--test-name-pattern={'|'.join(names)}", f"test/{file}.test.js"] for file, names in grouped(tests)]
     if language == "python":
         python = os.environ.get("PGONCE_VENV", str(ROOT / "clients/python/.venv")) + "/bin/python"
         return [[python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(file for file, _ in grouped(tests)), "-k", " or ".join(name for _, name in tests)]]
     if language == "go":
-        # The last part of a name differs: TestOne, or a case of TestConformance.
+        # The last part of a name differs: TestOne, or one within it.
         whole = [((package, name.rpartition("/")[0]), name.rpartition("/")[2]) for package, name in tests]
         runs = [(package, "/".join([*(f"^{part}$" for part in path.split("/") if part), f"^({'|'.join(names)})$"])) for (package, path), names in grouped(whole)]
         return [["go", "test", "-count=1", "-timeout", f"{LIMIT_S}s", "-run", pattern, package] for package, pattern in runs]
@@ -264,7 +275,8 @@ def ended(command, here, environment, limit_s):
 def run(language, tree, tests, limit_s=LIMIT_S):
     """(do they pass, what they have said)."""
     here = tree / "clients" / language
-    environment = {**os.environ, "PGONCE_BUILD": os.environ.get("PGONCE_BUILD", str(ROOT / "build")), "PYTHONPATH": str(here / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PGONCE_BUILD": os.environ.get("PGONCE_BUILD", str(ROOT / "build")), "PYTHONPATH": str(here / "src"), "PYTHONDONTWRITEBYTECODE": "1",
+                   "PGONCE_CLIENT_DOORS": language, "PGONCE_CLIENT_TREE": str(tree)}  # fmt: skip
     environment["PATH"] += ":/usr/local/go/bin"
     environment.setdefault("MAVEN_OPTS", "-Xmx512m")
     environment.pop("PGONCE_CONFORMANCE_RESULTS", None)

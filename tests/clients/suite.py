@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Runs the cases of clients/conformance against plain SQL and against the gateway: what these two do is what the cases have to expect. The format is
-described in clients/conformance/README.md."""
+"""Runs the cases of clients/conformance. Here are plain SQL and the gateway: what these two do is what the cases have to expect. The clients are in agents.py. The
+format is described in clients/conformance/README.md."""
 
 import base64
 import json
@@ -56,11 +56,50 @@ class Refused(Exception):
         self.said = {"code": code, "sqlstate": sqlstate, "retryable": retryable, "status": stored or STATUS.get(sqlstate), "answer": answer or {}}
 
 
-class Plain:
+class Calls:
+    """The steps of a case of calls. A door has `call`, which gives the result or raises Refused. fences: of the claims that were granted."""
+
+    def __init__(self, database, case):
+        self.database, self.case, self.fences = database, case, {}
+
+    def filled(self, step):
+        """The step, with what it leaves to the format."""
+        name = self.case["name"]
+        own = {"do": [{"sql": f"INSERT INTO effect (key) VALUES ('{name}')"}], "answer": {"status": 201, "text": "done"}}
+        return {"scope": "conformance", "key": name, "tenant": "", "request": {"json": {"case": name}}, "effect": own, **step}
+
+    def step(self, step):
+        expected = step.get("expect", {})
+        try:
+            result = self.call(step)
+        except Refused as refused:
+            assert "error" in expected, f"{step}: {refused.said}"
+            self.compare(refused.said, expected["error"], step)
+            return
+        assert "error" not in expected, f"{step}: {result}"
+        if "fence" in result:
+            self.fences[step["as"]] = result["fence"]
+        self.compare(result, expected.get("result", {}), step)
+
+    def compare(self, said, expected, step):
+        for name, value in expected.items():
+            if name == "answer":
+                self.compare(said["answer"], value, step)
+            elif name == "fence_above":
+                assert said["fence"] > self.fences[value], step
+            elif name == "json":
+                assert json.loads(said["body"]) == value, step
+            elif name in ("text", "base64", "repeat"):
+                assert said["body"] == bytes_of(expected), (step, said)
+            elif name != "count":
+                assert said[name] == value, (step, name, said)
+
+
+class Plain(Calls):
     """The calls of a case as a user of psycopg2 writes them: BEGIN, once.try_start, the effect, once.finish, COMMIT."""
 
     def __init__(self, database, case):
-        self.database, self.case = database, case
+        super().__init__(database, case)
         self.errors = {row.code: row for row in database.rows("SELECT * FROM once.errors()")}
         self.claims, self.held = {}, {}
 
@@ -68,11 +107,12 @@ class Plain:
         known = self.errors[sqlstate]
         return Refused(known.name, sqlstate, known.retry, answer)
 
-    def names(self, step):
-        return step.get("scope", "conformance"), step.get("key", self.case["name"]), step.get("tenant", "")
+    @staticmethod
+    def names(step):
+        return step["scope"], step["key"], step["tenant"]
 
     def fingerprint(self, cursor, step):
-        request, tenant = step.get("request", {"json": {"case": self.case["name"]}}), step.get("tenant", "")
+        request, tenant = step["request"], step["tenant"]
         if "http" in request:
             http = request["http"]
             cursor.execute(
@@ -87,6 +127,7 @@ class Plain:
 
     def call(self, step):
         """What the case calls the result."""
+        step = self.filled(step)
         connection = self.database.connect(autocommit=False)
         try:
             with connection.cursor() as cursor:
@@ -159,8 +200,7 @@ class Plain:
         cursor.execute("SELECT * FROM once.try_start(%s, %s, %s, %s)", (scope, key, fingerprint, tenant))
         if known := self.looked(cursor.fetchone()):
             return known
-        own = f"INSERT INTO effect (key) VALUES ('{self.case['name']}')"
-        effect = step.get("effect", {"do": [{"sql": own}], "answer": {"status": 201, "text": "done"}})
+        effect = step["effect"]
         cursor.execute("SAVEPOINT effect")
         self.effect(cursor, effect)
         if connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INERROR:
@@ -213,7 +253,7 @@ class Plain:
         return self.report(connection, cursor, step, "once.release")
 
     def receive(self, connection, cursor, step):
-        cursor.execute("SELECT once.receive(%s, %s, %s, %s)", (step["consumer"], step["message"], self.fingerprint(cursor, step), step.get("tenant", "")))
+        cursor.execute("SELECT once.receive(%s, %s, %s, %s)", (step["consumer"], step["message"], self.fingerprint(cursor, step), step["tenant"]))
         verdict = cursor.fetchone()[0]
         if verdict == "process":
             self.effect(cursor, step["effect"])
@@ -234,32 +274,10 @@ class Plain:
         return {}
 
     def unhold(self, connection, cursor, step):
-        self.held.pop(step["of"]).close()
+        held = self.held.pop(step["of"])
+        held.rollback()  # which the server has done when it is over; what `close` says it does later
+        held.close()
         return {}
-
-    def step(self, step):
-        expected = step.get("expect", {})
-        try:
-            result = self.call(step)
-        except Refused as refused:
-            assert "error" in expected, f"{step}: {refused.said}"
-            self.compare(refused.said, expected["error"], step)
-            return
-        assert "error" not in expected, f"{step}: {result}"
-        self.compare(result, expected.get("result", {}), step)
-
-    def compare(self, said, expected, step):
-        for name, value in expected.items():
-            if name == "answer":
-                self.compare(said["answer"], value, step)
-            elif name == "fence_above":
-                assert said["fence"] > self.claims[value][3], step
-            elif name == "json":
-                assert json.loads(said["body"]) == value, step
-            elif name in ("text", "base64", "repeat"):
-                assert said["body"] == bytes_of(expected), (step, said)
-            elif name != "count":
-                assert said[name] == value, (step, name, said)
 
 
 def assert_rows(database, case):
@@ -293,32 +311,17 @@ def config_of(listed):
     return "\n".join(map(location_of, listed))
 
 
-class Gateway:
-    """The HTTP steps of a case."""
+class Requests:
+    """The HTTP steps of a case. A door has `send`, which gives the answer to a request; `wait`, which waits until so many executions that are held have begun; and
+    `let_go`, which lets them answer."""
 
-    def __init__(self, door: Door, case):
+    def __init__(self, database, case):
         assert set(case) <= CASE, set(case) - CASE
-        self.door, self.case, self.name = door, case, case["name"]
-        self.release = threading.Event()
+        self.database, self.case, self.name = database, case, case["name"]
+        self.script = case.get("service", [{}])
+        assert all(set(each) <= SERVICE for each in self.script), self.name
         self.background = {}
         self.begun = 0
-        door.upstream.script(self.name, *(self.answer(each) for each in case.get("service", [{}])))
-
-    def answer(self, said):
-        assert set(said) <= SERVICE, (self.name, set(said) - SERVICE)
-
-        def do(_request):
-            body = bytes_of(said)
-            if body is None:
-                body = json.dumps({"execution": self.door.count(self.name)}).encode()
-            headers = [tuple(pair) for pair in said.get("headers", [["Content-Type", "application/json"]])]
-            pieces = said.get("pieces", 1)
-            return Answer(
-                status=said.get("status", 201), headers=tuple(headers), body=body, hold=self.release if said.get("hold") else None,
-                framing="chunked" if pieces > 1 else "length", piece=-(-len(body) // pieces) if pieces > 1 else None,
-            )  # fmt: skip
-
-        return Answer(do=do)
 
     def request(self, step):
         """(method, target, headers, body)"""
@@ -330,34 +333,28 @@ class Gateway:
         keys = step.get("key", f'"{self.name}"')
         headers += [("Idempotency-Key", key) for key in ([] if keys is None else keys if isinstance(keys, list) else [keys])]
         body = bytes_of(step.get("body", {"text": '{"amount": 100}'}))
-        return step.get("method", "POST"), f"/{self.name}{step.get('target', '')}", [*headers, ("X-Test", self.name)], body
-
-    def ask(self, step):
-        method, *rest = self.request(step)
-        with Http1(self.door.nginx.h1) as connection:
-            return connection.send(method, *rest, close=True).receive(method)
+        return step.get("method", "POST"), f"/{self.name}{step.get('target', '')}", headers, body
 
     def step(self, step):
         assert set(step) <= REQUEST, (self.name, set(step) - REQUEST)
         if "release" in step:
-            self.release.set()
+            self.let_go()
         elif "sql" in step:
-            self.door.database.execute(step["sql"])
+            self.database.execute(step["sql"])
         elif "join" in step:
             thread, answers = self.background[step["join"]]
             thread.join(60)
             self.compare(answers[0], step["expect"])
         elif "background" in step:
             answers = []
-            thread = threading.Thread(target=lambda: answers.append(self.ask(step)), daemon=True)
+            thread = threading.Thread(target=lambda: answers.append(self.send(step, *self.request(step))), daemon=True)
             thread.start()
             self.background[step["background"]] = thread, answers
-            script = self.case.get("service", [{}])
-            if self.begun < len(script) and script[self.begun].get("hold"):
+            if self.begun < len(self.script) and self.script[self.begun].get("hold"):
                 self.begun += 1
-                self.door.upstream.wait(self.name, self.begun)
+                self.wait(self.begun)
         else:
-            self.compare(self.ask(step), step["expect"])
+            self.compare(self.send(step, *self.request(step)), step.get("expect", {}))
 
     def compare(self, answer, expected):
         for name, value in expected.items():
@@ -387,6 +384,37 @@ class Gateway:
         expected = {"type": PROBLEMS["type_base"] + slug, "title": row["title"], "status": row["status"], "detail": detail, "instance": instance, "retryable": row["retry_after"] is not None}
         assert answer.body == json.dumps(expected, separators=(",", ":")).encode(), (self.name, answer.body)
         assert answer.status == row["status"]
+
+class Gateway(Requests):
+    def __init__(self, door: Door, case):
+        super().__init__(door.database, case)
+        self.door = door
+        self.release = threading.Event()
+        door.upstream.script(self.name, *map(self.answer, self.script))
+
+    def answer(self, said):
+        def do(_request):
+            body = bytes_of(said)
+            if body is None:
+                body = json.dumps({"execution": self.door.count(self.name)}).encode()
+            headers = [tuple(pair) for pair in said.get("headers", [["Content-Type", "application/json"]])]
+            pieces = said.get("pieces", 1)
+            return Answer(
+                status=said.get("status", 201), headers=tuple(headers), body=body, hold=self.release if said.get("hold") else None,
+                framing="chunked" if pieces > 1 else "length", piece=-(-len(body) // pieces) if pieces > 1 else None,
+            )  # fmt: skip
+
+        return Answer(do=do)
+
+    def send(self, _step, method, target, headers, body):
+        with Http1(self.door.nginx.h1) as connection:
+            return connection.send(method, target, [*headers, ("X-Test", self.name)], body, close=True).receive(method)
+
+    def wait(self, number):
+        self.door.upstream.wait(self.name, number)
+
+    def let_go(self):
+        self.release.set()
 
     def runs(self):
         assert self.door.count(self.name) == self.case["runs"], self.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The clients of clients/ as doors: a program in each language (clients/ here) that makes attempts by that client's public functions, and what is needed to
+"""The clients of clients/ as doors: a program in each language, its agent (PROGRAMS), that makes attempts by that client's public functions, and what is needed to
 run it. Each takes an order as a line of JSON on its standard input, and answers with another:
 
   mode       transaction (run), receive, or fenced, verified, doubtful (claim); http, endpoint, leased: to a service (services.py)
@@ -21,7 +21,7 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   body       in base64, or null
 
 A program is CLIENT NUMBER DSN, whatever the language. It says `ready` first. Its number decides between two drivers or pools. With a PORT behind it serves
-HTTP there, and reads nothing."""
+HTTP there, and reads nothing. The same program makes the calls of clients/conformance, where a line has a `call` and not a `mode` (clients/conformance/README.md)."""
 
 import base64
 import dataclasses
@@ -41,13 +41,15 @@ from harness.postgres import ROOT
 from .doors import Answer, LineDoor
 
 LANGUAGES = ("node", "python", "go", "java")
-PROGRAMS = "tests/torture/clients"
+PROGRAMS = {"node": "clients/node/agent", "python": "clients/python/agent", "go": "clients/go/internal/agent", "java": "clients/java/agent"}
 KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
 START_S = 60
 JARS_OF = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-PACKAGES_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "asyncpg", "starlette", "uvicorn", "flask")
+PACKAGES_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "psycopg2-binary", "asyncpg", "sqlalchemy[asyncio]>=2", "starlette", "uvicorn", "flask", "django")
+IMPORTS_OF_PYTHON = "psycopg, psycopg_pool, psycopg2, asyncpg, sqlalchemy, greenlet, starlette, uvicorn, flask, django"
 GO_PATH = "/usr/local/go/bin"
+FILTERS = "clients/java/pgonce-spring-boot-starter/src/test/java/io/pgonce/spring/Filters.java"  # what tests and the agent share
 JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
@@ -136,30 +138,38 @@ def node(tree):
         run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=ROOT / "clients/node")
     if not (client / "node_modules").exists():
         (client / "node_modules").symlink_to(ROOT / "clients/node/node_modules")
-    return ["node", tree / PROGRAMS / "node.js", client]
+    return ["node", tree / PROGRAMS["node"] / "agent.js", client]
 
 
-def python_door(tree):
+def interpreter():
+    """Of the environment in which the client is tested (clients/python/test.sh), where that is here and complete; else of one of our own."""
+    tested = pathlib.Path(os.environ.get("PGONCE_VENV", ROOT / "clients/python/.venv")) / "bin/python"
+    if tested.exists() and subprocess.run([tested, "-c", f"import {IMPORTS_OF_PYTHON}"], capture_output=True, check=False).returncode == 0:
+        return tested
     own = KEPT / f"python-{hashlib.sha256(repr(PACKAGES_OF_PYTHON).encode()).hexdigest()[:8]}"
     if not (own / "ready").exists():
         shutil.rmtree(own, ignore_errors=True)
         run([python(), "-m", "venv", own])
         run([own / "bin/python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *PACKAGES_OF_PYTHON])
         (own / "ready").touch()
-    return ["env", f"PYTHONPATH={tree / 'clients/python/src'}", "PYTHONDONTWRITEBYTECODE=1", own / "bin/python", tree / PROGRAMS / "python/door.py", tree / "clients/python"]
+    return own / "bin/python"
+
+
+def python_door(tree):
+    return ["env", f"PYTHONPATH={tree / 'clients/python/src'}", "PYTHONDONTWRITEBYTECODE=1", interpreter(), tree / PROGRAMS["python"] / "agent.py", tree / "clients/python"]
 
 
 def go_door(tree):
     made = KEPT / f"go-{stamp(tree, 'go')}"
     if not made.exists():
         remove_older(made)
-        run([go(), "build", "-o", f"{made}.new", "."], cwd=tree / PROGRAMS / "go")
+        run([go(), "build", "-o", f"{made}.new", "."], cwd=tree / PROGRAMS["go"])
         os.replace(f"{made}.new", made)
     return [made, tree / "clients/go"]
 
 
 def java(tree):
-    own, poms = ROOT / PROGRAMS / "java", (ROOT / "clients/java/pom.xml", ROOT / PROGRAMS / "java/pom.xml")
+    own, poms = ROOT / PROGRAMS["java"], (ROOT / "clients/java/pom.xml", ROOT / PROGRAMS["java"] / "pom.xml")
     jars = KEPT / f"jars-{hashlib.sha256(b''.join(pom.read_bytes() for pom in poms)).hexdigest()[:8]}"
     made = KEPT / f"java-{stamp(tree, 'java')}"
     if not (jars / "ready").exists():
@@ -172,10 +182,12 @@ def java(tree):
         shutil.rmtree(fresh, ignore_errors=True)
         modules = ("pgonce", "pgonce-spring-boot-starter")
         sources = [path for module in modules for path in sorted((tree / "clients/java" / module / "src/main/java").rglob("*.java"))]
-        run(["javac", "--release", "17", "-parameters", "-cp", f"{jars}/*", "-d", fresh, *sources, *sorted((tree / PROGRAMS / "java").glob("*.java"))])
+        sources.append(tree / FILTERS)
+        run(["javac", "--release", "17", "-parameters", "-cp", f"{jars}/*", "-d", fresh, *sources, *sorted((tree / PROGRAMS["java"]).rglob("*.java"))])
+        shutil.copytree(tree / "clients/java/pgonce-spring-boot-starter/src/main/resources", fresh, dirs_exist_ok=True)
         shutil.copy2(own / "logback.xml", fresh)
         fresh.rename(made)
-    return ["java", *JVM, "-cp", f"{made}:{jars}/*", "Door", tree / "clients/java"]
+    return ["java", *JVM, "-cp", f"{made}:{jars}/*", "Agent", tree / "clients/java"]
 
 
 MAKERS = {"node": node, "python": python_door, "go": go_door, "java": java}
@@ -190,7 +202,7 @@ def remove_older(made):
 
 def stamp(tree, language):
     """Of all that a program is made of."""
-    files = sorted(path for folder in (tree / "clients" / language, tree / PROGRAMS / language) for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in (tree / "clients" / language).rglob("*") if path.is_file() and "target" not in path.parts)
     digest = hashlib.sha256()
     for path in files:
         if path.suffix in (".go", ".mod", ".sum", ".java", ".xml"):
@@ -211,7 +223,6 @@ def mutated(language, files, tree):
     shutil.rmtree(tree, ignore_errors=True)
     leave = shutil.ignore_patterns("node_modules", ".venv", "target", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "clients" / language, tree / "clients" / language, ignore=leave)
-    shutil.copytree(ROOT / PROGRAMS, tree / PROGRAMS, ignore=leave)
     for file, old, new in files:
         (tree / file).write_text(replaced((tree / file).read_text(), old, new, file))
     return tree

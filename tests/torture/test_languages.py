@@ -199,7 +199,7 @@ def test_a_mutation_of_a_client_is_in_a_copy_and_nowhere_else(name, tmp_path):
     assert mutation.tree != ROOT and mutation.language in languages.named(mutation.doors)
     for file, _, _ in mutation.files:
         assert (mutation.tree / file).read_text() != (ROOT / file).read_text()
-    assert mutation.build is None and (mutation.tree / languages.PROGRAMS / "node.js").exists()
+    assert mutation.build is None and (mutation.tree / languages.PROGRAMS[mutation.language]).exists()
 
 
 def test_every_client_has_a_mutation_and_so_has_every_kind_of_door_of_theirs():

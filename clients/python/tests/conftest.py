@@ -13,6 +13,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONFORMANCE = ROOT / "clients" / "conformance"
+# Its drivers and frameworks are those of the agent.
+sys.path.insert(0, str(ROOT / "clients/python/agent"))
 # server.py wants psycopg2, which a virtual environment need not have.
 PYTHON = os.environ.get("PGONCE_SYSTEM_PYTHON", "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable)
 
@@ -83,15 +85,3 @@ def server():
 @pytest.fixture(scope="module")
 def db(server):
     return server.database()
-
-
-RESULTS = {}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def results():
-    """What the conformance suite found, for the matrix in docs/clients.md."""
-    yield
-    folder = os.environ.get("PGONCE_CONFORMANCE_RESULTS")
-    for door, found in RESULTS.items() if folder else ():
-        pathlib.Path(folder, f"{door}.json").write_text(json.dumps({"door": door, "results": found}, indent=1))

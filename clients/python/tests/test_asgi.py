@@ -20,7 +20,7 @@ import asyncpg
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.errors import UsageError
 
-from .doors import alchemy_url
+from drivers import alchemy_url
 from .test_faults import INSERT, reach
 
 

@@ -15,9 +15,9 @@ import pytest
 import pgonce
 import pgonce.aio
 
-from .doors import NAMES, AsyncDoor, opened
-from .services import AWAY, SERVICES
-from .test_conformance_http import Runner
+from drivers import NAMES, AsyncDoor, opened
+from frameworks import AWAY, SERVICES
+from .steps import Runner
 from .test_faults import INSERT, effect_of, reach
 
 
@@ -254,7 +254,7 @@ def test_a_result_that_is_no_id_leaves_nothing(door):
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_tenant_of_a_request_may_be_a_number(server, name, monkeypatch):
-    from . import services
+    import frameworks as services
 
     db = server.database()
     options = services.options_of

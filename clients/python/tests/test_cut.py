@@ -11,11 +11,11 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 
 from pgonce.flask import protect
 
-from .doors import alchemy_url
+from drivers import alchemy_url
 from .test_faults import INSERT
 from .test_fastapi import problem_of
-from .services import threads
-from .test_conformance_http import send
+from frameworks import threads
+from .steps import send
 
 HEADERS = [("Host", "shop.test"), ("Content-Type", "application/json")]
 

@@ -23,8 +23,8 @@ from django.test.utils import override_settings
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-from .services import PATIENCE_S, DjangoDoor, threads
-from .test_conformance_http import Events, send
+from frameworks import PATIENCE_S, DjangoDoor, threads
+from .steps import Events, send
 from .test_fastapi import problem_of
 from .test_faults import INSERT
 

@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 import pgonce
 from pgonce.asgi import OnceMiddleware, transaction
 
-from .services import PATIENCE_S, loop
-from .test_conformance_http import Events, send
+from frameworks import PATIENCE_S, loop
+from .steps import Events, send
 from .test_faults import INSERT
 
 

@@ -20,8 +20,8 @@ import pgonce.aio
 from pgonce import errors
 
 from .conftest import CONFORMANCE
-from .doors import NAMES, AsyncDoor, opened
-from .services import PATIENCE_S
+from drivers import NAMES, AsyncDoor, opened
+from frameworks import PATIENCE_S
 
 FAULTS = json.loads((CONFORMANCE / "faults.json").read_text(encoding="utf-8"))
 INSERT = "INSERT INTO effect (key) VALUES ('{}')"

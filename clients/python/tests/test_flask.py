@@ -22,9 +22,9 @@ from flask_wtf.csrf import CSRFProtect, generate_csrf
 import pgonce
 from pgonce.flask import protect
 
-from .doors import alchemy_url
-from .services import PATIENCE_S, threads
-from .test_conformance_http import Events, Reply, send
+from drivers import alchemy_url
+from frameworks import PATIENCE_S, threads
+from .steps import Events, Reply, send
 from .test_fastapi import problem_of
 from .test_faults import INSERT
 

@@ -29,8 +29,8 @@ from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
 from .conftest import CONFORMANCE, Database
-from .services import DjangoDoor, loop, threads
-from .test_conformance_http import send
+from frameworks import DjangoDoor, loop, threads
+from .steps import send
 from .test_fastapi import problem_of
 from .test_faults import INSERT, reach
 

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from .conftest import ROOT
-from .services import free_port
+from frameworks import free_port
 
 PATIENCE_S = 30
 CHARGED = b'{"charge": 1, "10": true,  "b": [1.0, "\\u00e9"]}'

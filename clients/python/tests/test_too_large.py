@@ -5,9 +5,9 @@ import pytest
 
 import pgonce
 
-from .doors import NAMES, AsyncDoor, opened
-from .services import SERVICES
-from .test_conformance_http import Runner
+from drivers import NAMES, AsyncDoor, opened
+from frameworks import SERVICES
+from .steps import Runner
 
 # The contract takes so much for any scope.
 LEAST = 8192

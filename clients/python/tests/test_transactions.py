@@ -14,7 +14,7 @@ from sqlalchemy.orm import sessionmaker
 import pgonce
 import pgonce.aio
 
-from .doors import NAMES, AsyncDoor, alchemy_url, opened
+from drivers import NAMES, AsyncDoor, alchemy_url, opened
 from .test_faults import INSERT
 
 WORDS = ["COMMIT", "ROLLBACK", "BEGIN", "START TRANSACTION", "END", "ABORT", "PREPARE TRANSACTION 'pgonce'", "/* then */ commit work"]

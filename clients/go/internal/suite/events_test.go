@@ -63,8 +63,7 @@ func caused[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 		t.Fatal(answered.Code, answered.Body)
 	}
 	own := func(ctx context.Context, topic string) error {
-		r := &runner[T]{at: at, owner: pool}
-		return r.transaction(func(tx T) error {
+		return transaction(pool, at, func(tx T) error {
 			emit(ctx, tx, once.Event{Topic: topic})
 			return nil
 		})

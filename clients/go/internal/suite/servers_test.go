@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 
-// Package suite runs clients/conformance, and faults of real servers, against both doors.
+// Package suite has the tests with real servers, through both doors. The cases of clients/conformance are run by tests/clients/test_agents.py.
 package suite
 
 import (
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,10 +89,6 @@ type place struct {
 	Database string
 	Socket   string
 	URL      string
-	Gateway  *struct {
-		Host string
-		Port int
-	}
 }
 
 var (
@@ -101,7 +98,7 @@ var (
 
 func TestMain(m *testing.M) {
 	var err error
-	server, err = startHelper(&main, filepath.Join(root, "clients/conformance/server.py"), "--gateway")
+	server, err = startHelper(&main, filepath.Join(root, "clients/conformance/server.py"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the private server does not start:", err)
 		os.Exit(1)
@@ -117,7 +114,6 @@ func newDatabase(t testing.TB) place {
 	if err := server.ask(&made, "database"); err != nil {
 		t.Fatal(err)
 	}
-	made.Gateway = main.Gateway
 	return made
 }
 
@@ -175,8 +171,11 @@ type execer[T any] func(ctx context.Context, tx T, sql string, args ...any) erro
 
 var errApplication = errors.New("out of order")
 
-// inSQL runs the work in a transaction of database/sql.
-func inSQL(at place, work any) error {
+// transaction runs the work in the caller's own transaction.
+func transaction[T any](pool *pgxpool.Pool, at place, work func(tx T) error) error {
+	if work, is := any(work).(func(pgx.Tx) error); is {
+		return pgx.BeginFunc(context.Background(), pool, work)
+	}
 	db, err := sql.Open("pgx", at.URL)
 	if err != nil {
 		return err
@@ -187,8 +186,45 @@ func inSQL(at place, work any) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := work.(func(*sql.Tx) error)(tx); err != nil {
+	if err := any(work).(func(*sql.Tx) error)(tx); err != nil {
 		return err
 	}
 	return tx.Commit()
+}
+
+type problemRow struct {
+	Status     int
+	Title      string
+	Detail     string
+	RetryAfter *int `json:"retry_after"`
+}
+
+var problems = func() map[string]problemRow {
+	text, err := os.ReadFile(filepath.Join(root, "spec/problems.json"))
+	if err != nil {
+		panic(err)
+	}
+	var file struct{ Problems map[string]problemRow }
+	if err := json.Unmarshal(text, &file); err != nil {
+		panic(err)
+	}
+	return file.Problems
+}()
+
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// As a framework answers what a handler throws.
+func recovering(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				http.Error(w, "Internal Server Error", 500)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
 }

@@ -16,6 +16,7 @@ import io.pgonce.Once;
 import io.pgonce.http.Problem;
 import io.pgonce.testing.Child;
 import io.pgonce.testing.Server;
+import jakarta.servlet.Filter;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URI;
@@ -335,7 +336,7 @@ class HttpOnceTest {
     void whatIsUnavailableIsLoggedWithItsReasonAndInstance(CapturedOutput output) throws Exception {
         DataSource away = Server.plain(server.url("127.0.0.1", 1));
         Once once = Once.over(new SpringTransactions(new DataSourceTransactionManager(away), away), Observer.NONE).deadline(Duration.ofSeconds(1));
-        IdempotencyFilter filter = Filters.of(once, null, org.springframework.core.annotation.AnnotationUtils.synthesizeAnnotation(
+        Filter filter = Filters.of(once, null, org.springframework.core.annotation.AnnotationUtils.synthesizeAnnotation(
             java.util.Map.of("value", "orders", "methods", new String[] {"POST"}), Idempotent.class, null));
         MockHttpServletRequest request = new MockHttpServletRequest("POST", "/orders");
         request.addHeader("Idempotency-Key", "the-secret-key");

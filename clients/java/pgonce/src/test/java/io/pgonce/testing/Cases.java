@@ -2,38 +2,15 @@
 package io.pgonce.testing;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.Base64;
-import java.util.List;
-import java.util.Map;
-import java.util.TreeMap;
 
-/** The files of clients/conformance, and what came of each case. */
+/** The data that tests share with the other clients. */
 public final class Cases {
-    private static final Map<String, Map<String, String>> RESULTS = new TreeMap<>();
-
     private Cases() {
-    }
-
-    public static List<JsonNode> of(String file, String door) {
-        List<JsonNode> cases = new ArrayList<>();
-        for (JsonNode each : read(Child.ROOT.resolve("clients/conformance/" + file)).get("cases")) {
-            JsonNode doors = each.get("doors");
-            boolean ours = doors == null;
-            for (int i = 0; doors != null && i < doors.size(); i++) {
-                ours |= List.of("client", "java", door).contains(doors.get(i).asText());
-            }
-            if (ours) {
-                cases.add(each);
-            }
-        }
-        return cases;
     }
 
     /** A list of faults.json. */
@@ -59,22 +36,5 @@ public final class Cases {
             return said.get("repeat").asText().repeat(said.get("count").asInt()).getBytes(StandardCharsets.UTF_8);
         }
         return null;
-    }
-
-    /** Written where PGONCE_CONFORMANCE_RESULTS says, for the matrix. */
-    public static synchronized void passed(String door, String name) {
-        String directory = System.getenv("PGONCE_CONFORMANCE_RESULTS");
-        if (directory == null) {
-            return;
-        }
-        Map<String, String> results = RESULTS.computeIfAbsent(door, any -> new TreeMap<>());
-        results.put(name, "pass");
-        ObjectNode document = Child.JSON.createObjectNode().put("door", door);
-        document.set("results", Child.JSON.valueToTree(results));
-        try {
-            Files.writeString(Path.of(directory, door + ".json"), document.toPrettyString());
-        } catch (IOException failure) {
-            throw new UncheckedIOException(failure);
-        }
     }
 }

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A caller of the Python client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
-door.py CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. Odd
-numbers are blocking and have a pool of psycopg, even ones use asyncio and asyncpg (asynchronous.py). With a port it serves HTTP there (service.py)."""
+"""The orders of the torture (documented in tests/torture/languages.py). All calls are the client's; only the effects are the agent's own SQL."""
 
-import asyncio
 import json
-import sys
 import time
 import uuid
 
@@ -14,7 +10,6 @@ import psycopg_pool
 
 import pgonce
 
-import asynchronous
 from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, leave_at, received, refused, stored
 
 ADVANCE = "SELECT body, step FROM torture.advance(%s, %s, %s, %s, %s, 'python')"
@@ -170,18 +165,3 @@ def serve(lines, dsn):
         order = json.loads(line)
         do = {"transaction": door.transaction, "receive": door.receive}.get(order["mode"], door.leased)
         print(answered(do(order)), flush=True)
-
-
-def main(number, dsn, port=None):
-    if port:
-        import service  # pylint: disable=import-outside-toplevel  # which takes as long to load as all the rest
-
-        service.serve(number, int(port), dsn)
-    elif number % 2:
-        serve(sys.stdin, dsn)
-    else:
-        asyncio.run(asynchronous.serve(sys.stdin, dsn))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[2]), *sys.argv[3:])

@@ -18,9 +18,6 @@ import io.pgonce.OnceException;
 import io.pgonce.Request;
 import io.pgonce.Tx;
 import io.pgonce.UnavailableException;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
@@ -38,13 +35,8 @@ import java.util.regex.Pattern;
 import javax.sql.DataSource;
 import org.postgresql.ds.PGSimpleDataSource;
 
-/**
- * A caller of the Java client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
- * Door CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the
- * effects are SQL of its own. Odd numbers have a pool (HikariCP), even ones a connection for each transaction. With a port it
- * serves HTTP there (Service).
- */
-public final class Door {
+/** The orders of the torture (documented in tests/torture/languages.py). All calls are the client's; only the effects are the agent's own SQL. */
+final class Door {
     private static final Duration DEADLINE = Duration.ofSeconds(6);
     private static final int SOCKET_TIMEOUT_S = 6;
     private static final String ADVANCE = "SELECT body, step FROM torture.advance(?, ?, ?, ?, ?, 'java')";
@@ -59,7 +51,7 @@ public final class Door {
     private final DataSource source;
     private final Once once;
 
-    private Door(DataSource source) {
+    Door(DataSource source) {
         this.source = source;
         this.once = Once.over(source).deadline(DEADLINE);
     }
@@ -134,7 +126,7 @@ public final class Door {
         statement.setInt(5, order.path("attempt").asInt());
     }
 
-    /** As what the answer is given. What is no JSON is given as text. */
+    /** The answer, in the type that the order names. Text that is no JSON stays text. */
     private static Answer given(String way, byte[] body) {
         String text = new String(body, StandardCharsets.UTF_8);
         if ("body".equals(way)) {
@@ -204,7 +196,7 @@ public final class Door {
         return body;
     }
 
-    /** The same where the effect is on a connection of its own. */
+    /** The same, with the effect on another connection. */
     static Answer elsewhere(JsonNode order, DataSource source) throws Exception {
         leaveAt(order, "begun");
         pause(order, "before_ms");
@@ -298,7 +290,7 @@ public final class Door {
         }
     }
 
-    /** Leaves a claim without a report that was heard, and with this answer: the claim then says that nobody knows, where it still can. */
+    /** Leaves a claim without a report that was heard, and with this answer: the claim then reports a doubt, if it still can. */
     private static final class Ended extends RuntimeException {
         private static final long serialVersionUID = 1L;
         final transient Said said;
@@ -404,25 +396,13 @@ public final class Door {
         config.setMinimumIdle(0);
         config.setConnectionTimeout(3000);
         config.setInitializationFailTimeout(-1);
-        // Else HikariCP asks the first connection for its level; where that one is lost meanwhile, it takes -1 for it, and gives no connection ever after.
+        // Else HikariCP asks the first connection for its level; if that one is lost meanwhile, it takes -1 for it, and gives no connection ever after.
         config.setTransactionIsolation("TRANSACTION_READ_COMMITTED");
         return new HikariDataSource(config);
     }
 
-    public static void main(String[] args) throws Exception {
-        if (args.length > 3) {
-            Service.serve(args[2], args[3]);
-            return;
-        }
-        Door door = new Door(source(Integer.parseInt(args[1]) % 2 == 1 ? 4 : 0, args[2]));
-        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        out.println("ready");
-        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            JsonNode order = JSON.readTree(line);
-            String mode = order.path("mode").asText();
-            out.println(("transaction".equals(mode) ? door.transaction(order) : "receive".equals(mode) ? door.received(order) : door.leased(order)).line());
-        }
-        System.exit(0);
+    String answer(JsonNode order) {
+        String mode = order.path("mode").asText();
+        return ("transaction".equals(mode) ? transaction(order) : "receive".equals(mode) ? received(order) : leased(order)).line();
     }
 }

@@ -23,7 +23,7 @@ class NotNow(Exception):
 
 
 class Ended(Exception):
-    """Leaves a claim without a report that was heard, and with this answer: the claim then says that nobody knows, where it still can."""
+    """Leaves a claim without a report that was heard, and with this answer: the claim then reports a doubt, if it still can."""
 
 
 def leave_at(order, step):
@@ -65,7 +65,7 @@ def is_answered(order):
 
 
 def given(way, body):
-    """As what the answer is given. What is no JSON is given as text."""
+    """The answer, in the type that the order names. Text that is no JSON stays text."""
     if way == "json":
         try:
             return json.loads(body)

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: PostgreSQL
-// A caller of the Node client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
-// node.js CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. With a port
-// it serves HTTP there (services.py): Express under an odd number, node:http under an even one.
+// The orders of the torture (documented in tests/torture/languages.py). All calls are the client's; only the effects are the agent's own SQL.
+// With a port it serves HTTP there (services.py): Express under an odd number, node:http under an even one.
 'use strict';
 
-const {createRequire} = require('module');
 const {randomUUID} = require('crypto');
 const {createServer} = require('http');
-const readline = require('readline');
 
-const [client, number, dsn, servesAt] = process.argv.slice(2);
-const theirs = createRequire(`${client}/index.js`);
-const {Pool} = theirs('pg');
-const {Once, Failed, FinalFailure, OnceError, OutcomeUnknown} = theirs('./index.js');
-
-const {hostaddr: host, port, dbname: database, user} = Object.fromEntries(dsn.split(' ').map((pair) => pair.split('=')));
-const pool = new Pool({host, port: Number(port), database, user, max: servesAt ? 8 : 4, connectionTimeoutMillis: 3000, keepAlive: true});
-pool.on('error', () => {}); // of an idle connection: the next attempt takes another
-const once = new Once(pool);
+const {driver: number, once, pool, servesAt, theirs} = require('./world');
+const {Failed, FinalFailure, OnceError, OutcomeUnknown} = theirs('./index.js');
 
 const DEADLINE_MS = 6000;
 const VERDICTS = {mismatch: 'mismatch', message_mismatch: 'mismatch', active: 'busy', in_doubt: 'in_doubt', expired: 'expired', scope_required: 'refused', key_malformed: 'refused', refused: 'refused', outcome_unknown: 'unknown'};
@@ -224,16 +214,9 @@ function serve() {
   return app.listen(servesAt, '127.0.0.1');
 }
 
-async function answerLines() {
-  process.stdout.write('ready\n');
-  for await (const line of readline.createInterface({input: process.stdin})) {
-    const order = JSON.parse(line);
-    const answer = await ({transaction, receive: received}[order.mode] ?? leased)(order);
-    const body = answer.body === undefined || answer.body === null ? null : Buffer.from(answer.body).toString('base64');
-    process.stdout.write(`${JSON.stringify({...answer, body})}\n`);
-  }
-  process.exit(0);
+async function answer(order) {
+  const said = await ({transaction, receive: received}[order.mode] ?? leased)(order);
+  return {...said, body: said.body === undefined || said.body === null ? null : Buffer.from(said.body).toString('base64')};
 }
 
-if (servesAt) serve();
-else answerLines();
+module.exports = {answer, serve};

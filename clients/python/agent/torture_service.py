@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The HTTP service of the Python client, for the torture (tests/torture/services.py): Flask over psycopg under an odd number, Starlette over asyncpg under an
-even one. A handler does what door.py's effects do."""
+even one. A handler does what blocking.py's effects do."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from pgonce import asgi
 from pgonce.flask import protect
 
 import asynchronous
-import door
+import blocking
 from common import DEADLINE_S, NotNow, is_answered, order_of
 
 CONNECTIONS = 8
@@ -29,7 +29,7 @@ IN_PIECES = ("pieces", "destroy")
 
 
 def slowly(body, neighbour):
-    """In pieces, with pauses and without a length; broken off after half of it, where that is asked for."""
+    """In pieces, with pauses and without a length; broken off after half of it, if that is ordered."""
     for piece in (body[:1], body[1 : len(body) // 2]):
         yield piece
         time.sleep(0.01)
@@ -38,7 +38,7 @@ def slowly(body, neighbour):
     yield body[len(body) // 2 :]
 
 
-def blocking(dsn):
+def wsgi(dsn):
     """A WSGI application."""
     pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=CONNECTIONS, timeout=3, reconnect_timeout=1, open=True)
     app = flask.Flask("torture")
@@ -52,7 +52,7 @@ def blocking(dsn):
             with pool.connection():
                 pass
         try:
-            body = door.Door.advance(order, flask.g.tx)
+            body = blocking.Door.advance(order, flask.g.tx)
         except NotNow:
             if is_answered(order):
                 return flask.Response("{}", 503, {"X-Done": "no"})
@@ -94,6 +94,6 @@ async def serve_asynchronously(port, dsn):
 
 def serve(number, port, dsn):
     if number % 2:
-        make_server("127.0.0.1", port, blocking(dsn), threaded=True).serve_forever()
+        make_server("127.0.0.1", port, wsgi(dsn), threaded=True).serve_forever()
     else:
         asyncio.run(serve_asynchronously(port, dsn))

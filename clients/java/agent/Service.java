@@ -40,7 +40,7 @@ import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestHeader;
 import org.springframework.web.bind.annotation.RestController;
 
-/** The Spring Boot starter at work (tests/torture/services.py): of what Spring Boot configures by itself only what that needs, so that it starts quickly. */
+/** The Spring Boot starter at work (tests/torture/services.py): only the parts of Spring Boot's configuration that it needs, so that it starts quickly. */
 @Configuration(proxyBeanMethods = false)
 @ImportAutoConfiguration({ServletWebServerFactoryAutoConfiguration.class, DispatcherServletAutoConfiguration.class, WebMvcAutoConfiguration.class,
     HttpMessageConvertersAutoConfiguration.class, JacksonAutoConfiguration.class, DataSourceTransactionManagerAutoConfiguration.class,

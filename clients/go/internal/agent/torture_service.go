@@ -88,17 +88,17 @@ func (d *door[T]) handle(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		w.WriteHeader(http.StatusInternalServerError)
 	case o.End == "final":
-		answered(w, o.Neighbour, http.StatusUnprocessableEntity, []byte(nonce()))
+		written(w, o.Neighbour, http.StatusUnprocessableEntity, []byte(nonce()))
 	default:
 		w.Header().Set("Content-Type", "application/octet-stream")
-		answered(w, o.Neighbour, http.StatusCreated, body)
+		written(w, o.Neighbour, http.StatusCreated, body)
 	}
 }
 
 // What is wrapped in it had no effect.
 var errNothing = errors.New("nothing was done")
 
-// An effect that is elsewhere: on a connection of its own.
+// An effect that is elsewhere: on another connection.
 func (d *door[T]) elsewhere(r *http.Request) (answer once.Answer, err error) {
 	o := orderOf(r)
 	r.Context().Value(ranKey{}).(*atomic.Bool).Store(true)
@@ -139,7 +139,7 @@ func (d *door[T]) leaseHeld(w http.ResponseWriter, r *http.Request) {
 	var final *once.FinalError
 	switch {
 	case errors.As(err, &final):
-		answered(w, "", final.Answer.Status, final.Answer.Body)
+		written(w, "", final.Answer.Status, final.Answer.Body)
 	case errors.Is(err, errNothing):
 		w.Header().Set("X-Done", "no")
 		w.Header().Set("Retry-After", "1")
@@ -148,12 +148,12 @@ func (d *door[T]) leaseHeld(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 	default:
 		w.Header().Set("Content-Type", "application/octet-stream")
-		answered(w, orderOf(r).Neighbour, answer.Status, answer.Body)
+		written(w, orderOf(r).Neighbour, answer.Status, answer.Body)
 	}
 }
 
 // An answer, and what is around it.
-func answered(w http.ResponseWriter, neighbour string, status int, body []byte) {
+func written(w http.ResponseWriter, neighbour string, status int, body []byte) {
 	if neighbour == "trailers" {
 		w.Header().Set("Trailer", "X-Sum")
 	}

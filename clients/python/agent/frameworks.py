@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 
+import asyncpg
 import django
 import psycopg_pool
 import uvicorn
@@ -22,12 +23,11 @@ from starlette.responses import Response as StarletteResponse
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-import asyncpg
 import pgonce.aio
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
-from .test_conformance_sql import bytes_of
+from cases import bytes_of
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 PATIENCE_S = 20

@@ -1,36 +1,24 @@
 // SPDX-License-Identifier: PostgreSQL
 
-// A caller of the Go client that does what standard input says, for the torture
-// (tests/torture/languages.py, which has the words): door CLIENT NUMBER DSN [PORT]. An order is a
-// line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of
-// its own. Odd numbers go through pgx, even ones through database/sql. With a port it serves HTTP
-// there (service.go).
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"regexp"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"pgonce.internal/once"
-	"pgonce.internal/once/oncepgx"
-	"pgonce.internal/once/oncesql"
 )
+
+// The orders of the torture (documented in tests/torture/languages.py). All calls are the client's;
+// only the effects are the agent's own SQL. With a port it serves HTTP there (torture_service.go).
 
 const (
 	deadline = 6 * time.Second
@@ -126,7 +114,7 @@ func refused(err error) answer {
 	return answer{Verdict: "failed", Code: codeOf(err)}
 }
 
-// As what the answer is given. What is no JSON is given as text.
+// The answer, in the type that the order names. Text that is no JSON stays text.
 func given(way string, body []byte) once.Answer {
 	switch {
 	case way == "body":
@@ -136,16 +124,6 @@ func given(way string, body []byte) once.Answer {
 	default:
 		return once.Text(201, string(body))
 	}
-}
-
-// A door through one driver, whose transactions are of type T.
-type door[T any] struct {
-	client *once.Client[T]
-	// A row in a transaction, and one in a transaction of its own.
-	query func(ctx context.Context, tx T, text string, args []any, into ...any) error
-	alone func(ctx context.Context, text string, args []any, into ...any) error
-	// All that the function does is committed, or nothing. Which it is an error of COMMIT does not say.
-	inside func(ctx context.Context, isolation string, do func(tx T) error) error
 }
 
 func (o *order) options() []once.Option {
@@ -344,7 +322,7 @@ func (d *door[T]) before(ctx context.Context, o *order, lease *once.Lease) (answ
 	}
 }
 
-// The effect and its outcome in one transaction. What became of it the fence decides: where it is committed, a failure is refused.
+// The effect and its outcome in one transaction. The fence decides its outcome: after its commit a failure is refused.
 func (d *door[T]) fenced(ctx context.Context, o *order, lease *once.Lease) answer {
 	var made once.Answer
 	err := d.inside(ctx, "read committed", func(tx T) error {
@@ -381,128 +359,18 @@ func (d *door[T]) without(ctx context.Context, lease *once.Lease, failed error, 
 	return answer{Verdict: "failed", Code: codeOf(failed)}
 }
 
-func (d *door[T]) serve() {
-	lines := bufio.NewReader(os.Stdin)
-	fmt.Println("ready")
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return
-		}
-		var o order
-		if err := json.Unmarshal(line, &o); err != nil {
-			panic(err)
-		}
-		var said answer
-		switch o.Mode {
-		case "transaction":
-			said = d.transaction(context.Background(), &o)
-		case "receive":
-			said = d.receive(context.Background(), &o)
-		default:
-			said = d.leased(context.Background(), &o)
-		}
-		if said.Body != nil && *said.Body == nil {
-			said.Body = nil
-		}
-		text, err := json.Marshal(said)
-		if err != nil {
-			panic(err)
-		}
-		fmt.Println(string(text))
+func (d *door[T]) ordered(o *order) answer {
+	var said answer
+	switch o.Mode {
+	case "transaction":
+		said = d.transaction(context.Background(), o)
+	case "receive":
+		said = d.receive(context.Background(), o)
+	default:
+		said = d.leased(context.Background(), o)
 	}
-}
-
-func overPgx(dsn, port string) error {
-	pool, err := pgxpool.New(context.Background(), dsn)
-	if err != nil {
-		return err
+	if said.Body != nil && *said.Body == nil {
+		said.Body = nil
 	}
-	d := door[pgx.Tx]{
-		client: oncepgx.New(pool, once.Within(deadline)),
-		query: func(ctx context.Context, tx pgx.Tx, text string, args []any, into ...any) error {
-			return tx.QueryRow(ctx, text, args...).Scan(into...)
-		},
-		alone: func(ctx context.Context, text string, args []any, into ...any) error {
-			return pool.QueryRow(ctx, text, args...).Scan(into...)
-		},
-		inside: func(ctx context.Context, isolation string, do func(tx pgx.Tx) error) error {
-			tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(isolation)})
-			if err != nil {
-				return err
-			}
-			if err := do(tx); err != nil {
-				_ = tx.Rollback(ctx)
-				return err
-			}
-			return tx.Commit(ctx)
-		},
-	}
-	return d.work(port)
-}
-
-var levels = map[string]sql.IsolationLevel{
-	"read committed": sql.LevelReadCommitted, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
-}
-
-func overSQL(dsn, port string) error {
-	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		return err
-	}
-	db := stdlib.OpenDB(*config)
-	db.SetMaxOpenConns(4)
-	d := door[*sql.Tx]{
-		client: oncesql.New(db, once.Within(deadline)),
-		query: func(ctx context.Context, tx *sql.Tx, text string, args []any, into ...any) error {
-			return tx.QueryRowContext(ctx, text, args...).Scan(into...)
-		},
-		alone: func(ctx context.Context, text string, args []any, into ...any) error {
-			return db.QueryRowContext(ctx, text, args...).Scan(into...)
-		},
-		inside: func(ctx context.Context, isolation string, do func(tx *sql.Tx) error) error {
-			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: levels[isolation]})
-			if err != nil {
-				return err
-			}
-			if err := do(tx); err != nil {
-				_ = tx.Rollback()
-				return err
-			}
-			return tx.Commit()
-		},
-	}
-	return d.work(port)
-}
-
-// What pgx knows of libpq's words: it takes any other for a setting of the server's.
-func forPgx(dsn string) string {
-	var kept []string
-	for _, pair := range strings.Fields(dsn) {
-		name, value, _ := strings.Cut(pair, "=")
-		switch name {
-		case "hostaddr":
-			kept = append(kept, "host="+value)
-		case "port", "dbname", "user", "connect_timeout", "application_name":
-			kept = append(kept, pair)
-		}
-	}
-	return strings.Join(append(kept, "sslmode=disable"), " ")
-}
-
-func main() {
-	port := ""
-	if len(os.Args) > 4 {
-		port = os.Args[4]
-	}
-	number, err := strconv.Atoi(os.Args[2])
-	if err == nil && number%2 == 1 {
-		err = overPgx(forPgx(os.Args[3]), port)
-	} else if err == nil {
-		err = overSQL(forPgx(os.Args[3]), port)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
+	return said
 }

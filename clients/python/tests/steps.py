@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: PostgreSQL
-"""clients/conformance/http.json and cross.json by each middleware, over real connections, byte by byte."""
+"""Requests over real connections, byte by byte, and what tests compare of the answers."""
 
 import json
 import re
 import socket
 import threading
 
-import pytest
+from cases import bytes_of
+from frameworks import PATIENCE_S
 
-from .conftest import CONFORMANCE, RESULTS, ROOT, Database
-from .doors import opened
-from .services import AWAY, PATIENCE_S, SERVICES
-from .test_conformance_sql import Runner as SqlRunner
-from .test_conformance_sql import bytes_of
+from .conftest import ROOT
 
-HTTP = json.loads((CONFORMANCE / "http.json").read_text())["cases"]
-CROSS = json.loads((CONFORMANCE / "cross.json").read_text())["cases"]
 PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
-# What is left out, and why.
-SKIPS = {}
 
 
 class Reply:
@@ -81,10 +74,10 @@ class Events:
 
 
 class Runner:
-    def __init__(self, case, db, port, script, gateway=None, sql=None):
+    """The steps of a case that a test brings itself, one after another (those of clients/conformance are run by tests/clients/test_agents.py)."""
+
+    def __init__(self, case, db, port, script):
         self.case, self.db, self.port, self.script = case, db, port, script
-        self.gateway, self.sql = gateway, sql
-        self.background = {}
 
     def request(self, step):
         name = self.case["name"]
@@ -96,30 +89,7 @@ class Runner:
         headers += [each for each in defaults if each[0].lower() not in given]
         headers += [(header, value) for header, value in step.get("headers", ()) if value is not None]
         body = bytes_of(step["body"]) if "body" in step else b'{"amount": 100}'
-        address = ("127.0.0.1", self.port)
-        if step.get("door") == "gateway":
-            address = (self.gateway["host"], self.gateway["port"])
-        return send(address, step.get("method", "POST"), f"/{name}{step.get('target', '')}", headers, body)
-
-    def step(self, step):
-        if "sql" in step:
-            self.db.rows(step["sql"])
-        elif step.get("release"):
-            self.script.released.set()
-        elif "join" in step:
-            thread, box = self.background.pop(step["join"])
-            thread.join(PATIENCE_S)
-            self.compare(box[0], step["expect"])
-        elif "background" in step:
-            box = []
-            thread = threading.Thread(target=lambda: box.append(self.request(step)))
-            holding = not self.background
-            thread.start()
-            self.background[step["background"]] = thread, box
-            if holding:
-                assert self.script.begun.acquire(timeout=PATIENCE_S)
-        else:
-            self.compare(self.request(step), step.get("expect", {}))
+        return send(("127.0.0.1", self.port), step.get("method", "POST"), f"/{name}{step.get('target', '')}", headers, body)
 
     @staticmethod
     def compare(reply, wanted):
@@ -127,8 +97,6 @@ class Runner:
             compare_problem(reply, wanted)
         if "status" in wanted:
             assert reply.status == wanted["status"], reply.body
-        if "closed" in wanted:
-            assert reply.raw == b""
         body = bytes_of(wanted)
         if body is not None:
             assert reply.body == body
@@ -143,22 +111,15 @@ class Runner:
         assert reply.values("Once-Effect") == []
 
     def all(self):
-        for sql in self.case.get("arrange", ()):
-            self.db.rows(sql)
         for number, step in enumerate(self.case["steps"], 1):
             try:
-                if "call" in step:
-                    self.sql.step(step)
-                else:
-                    self.step(step)
+                self.compare(self.request(step), step.get("expect", {}))
             except Exception as raised:
                 raise AssertionError(f"step {number} of {self.case['name']}: {raised!r}") from raised
         if "runs" in self.case:
             assert self.script.runs == self.case["runs"]
         if "effects" in self.case:
             assert self.db.effects(self.case["name"]) == self.case["effects"]
-        for each in self.case.get("rows", ()):
-            assert [list(row) for row in self.db.rows(each["sql"])] == each["is"]
 
 
 def compare_problem(reply, wanted):
@@ -177,50 +138,3 @@ def compare_problem(reply, wanted):
     assert reply.values("Cache-Control") == ["no-store"]
     assert reply.values("Idempotency-Replayed") == []
     assert reply.values("Retry-After") == ([] if row["retry_after"] is None else [str(row["retry_after"])])
-
-
-def noted(name, check):
-    found = RESULTS.setdefault("python", {})
-    found.setdefault(name, "pass")
-    try:
-        check()
-    except BaseException:
-        found[name] = "fail"
-        raise
-
-
-@pytest.fixture(scope="module", params=SERVICES)
-def service(request, server):
-    made = SERVICES[request.param]
-    made.name, made.db = request.param, server.database()
-    return made
-
-
-@pytest.mark.parametrize("case", HTTP, ids=lambda case: case["name"])
-def test_an_http_case(service, case):
-    if not {"client", "python", service.framework} & set(case.get("doors", ["client"])):
-        pytest.skip("another door's")
-    reason = SKIPS.get(case["name"])
-    if reason:
-        pytest.skip(reason)
-    url = AWAY if case.get("location", {}).get("database") == "away" else service.db.url
-    with service.serving(case, url) as (port, script):
-        noted(f"http/{case['name']}", Runner(case, service.db, port, script).all)
-
-
-@pytest.mark.parametrize("case", CROSS, ids=lambda case: case["name"])
-def test_a_cross_case(service, server, case):
-    gateway = server.hello["gateway"]
-    if gateway is None and any(step["door"] == "gateway" for step in case["steps"]):
-        pytest.skip("the gateway is not built")
-    db = Database(server.hello)
-    name = case["name"]
-    with service.serving(case, db.url) as (port, script), opened("psycopg", db.url) as door:
-        clear(db, name)
-        sql = SqlRunner(door, db, case)
-        noted(f"cross/{name}", Runner(case, db, port, script, gateway, sql).all)
-
-
-def clear(db, key):
-    """Each service runs the case anew in the gateway's one database."""
-    db.rows("DELETE FROM once.intent WHERE key = %s", key)

@@ -16,7 +16,7 @@ import pgonce.aio
 
 
 class Loop:
-    """An event loop in a thread of its own, so that one test can hold several attempts."""
+    """An event loop in its own thread, so that one test can hold several attempts."""
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()

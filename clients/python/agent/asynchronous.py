@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The door of door.py for asyncio: pgonce.aio over a pool of asyncpg. A lease that is lost cancels what is done under it."""
+"""The same as blocking.py for asyncio: pgonce.aio over a pool of asyncpg. A lease that is lost cancels what is done under it."""
 
 import asyncio
 import json

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: PostgreSQL
+
+// The agent of the Go client (clients/conformance/README.md): agent CLIENT DRIVER DSN [PORT]. It says
+// `ready`, and answers each line of JSON with another. DRIVER is pgx or sql, or an odd or even number.
+// With a PORT it serves HTTP there, for the torture.
+package main
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"pgonce.internal/once"
+	"pgonce.internal/once/oncepgx"
+	"pgonce.internal/once/oncesql"
+)
+
+const absent = "postgresql://postgres@127.0.0.1:1/nothing"
+
+// A door through one driver, whose transactions are of type T.
+type door[T any] struct {
+	client *once.Client[T]
+	// One whose database is not there.
+	away *once.Client[T]
+	// A statement in a transaction.
+	exec func(ctx context.Context, tx T, text string, args ...any) error
+	// A row in a transaction, and one in a separate transaction.
+	query func(ctx context.Context, tx T, text string, args []any, into ...any) error
+	alone func(ctx context.Context, text string, args []any, into ...any) error
+	// All that the function does is committed, or nothing. Which it is an error of COMMIT does not say.
+	inside func(ctx context.Context, isolation string, do func(tx T) error) error
+}
+
+func (d *door[T]) serve() {
+	lines := bufio.NewReader(os.Stdin)
+	calls := &calls[T]{door: d, leases: map[string]*once.Lease{}}
+	fmt.Println("ready")
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var s step
+		var o order
+		if err := json.Unmarshal(line, &s); err != nil {
+			panic(err)
+		}
+		var said any
+		if s.Call != "" {
+			said = calls.answer(s)
+		} else if err := json.Unmarshal(line, &o); err == nil {
+			said = d.ordered(&o)
+		} else {
+			panic(err)
+		}
+		text, err := json.Marshal(said)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(string(text))
+	}
+}
+
+func overPgx(dsn, port string) error {
+	pool, err := pgxpool.New(context.Background(), dsn)
+	if err != nil {
+		return err
+	}
+	nowhere, err := pgxpool.New(context.Background(), absent)
+	if err != nil {
+		return err
+	}
+	d := door[pgx.Tx]{
+		client: oncepgx.New(pool, once.Within(deadline)),
+		away:   oncepgx.New(nowhere, once.Within(deadline)),
+		exec: func(ctx context.Context, tx pgx.Tx, text string, args ...any) error {
+			_, err := tx.Exec(ctx, text, args...)
+			return err
+		},
+		query: func(ctx context.Context, tx pgx.Tx, text string, args []any, into ...any) error {
+			return tx.QueryRow(ctx, text, args...).Scan(into...)
+		},
+		alone: func(ctx context.Context, text string, args []any, into ...any) error {
+			return pool.QueryRow(ctx, text, args...).Scan(into...)
+		},
+		inside: func(ctx context.Context, isolation string, do func(tx pgx.Tx) error) error {
+			tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(isolation)})
+			if err != nil {
+				return err
+			}
+			if err := do(tx); err != nil {
+				_ = tx.Rollback(ctx)
+				return err
+			}
+			return tx.Commit(ctx)
+		},
+	}
+	return d.work(port)
+}
+
+var levels = map[string]sql.IsolationLevel{
+	"read committed": sql.LevelReadCommitted, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
+}
+
+func overSQL(dsn, port string) error {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return err
+	}
+	nowhere, err := pgx.ParseConfig(absent)
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(4)
+	d := door[*sql.Tx]{
+		client: oncesql.New(db, once.Within(deadline)),
+		away:   oncesql.New(stdlib.OpenDB(*nowhere), once.Within(deadline)),
+		exec: func(ctx context.Context, tx *sql.Tx, text string, args ...any) error {
+			_, err := tx.ExecContext(ctx, text, args...)
+			return err
+		},
+		query: func(ctx context.Context, tx *sql.Tx, text string, args []any, into ...any) error {
+			return tx.QueryRowContext(ctx, text, args...).Scan(into...)
+		},
+		alone: func(ctx context.Context, text string, args []any, into ...any) error {
+			return db.QueryRowContext(ctx, text, args...).Scan(into...)
+		},
+		inside: func(ctx context.Context, isolation string, do func(tx *sql.Tx) error) error {
+			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: levels[isolation]})
+			if err != nil {
+				return err
+			}
+			if err := do(tx); err != nil {
+				_ = tx.Rollback()
+				return err
+			}
+			return tx.Commit()
+		},
+	}
+	return d.work(port)
+}
+
+// What pgx knows of libpq's words: it takes any other for a setting of the server's.
+func forPgx(dsn string) string {
+	var kept []string
+	for _, pair := range strings.Fields(dsn) {
+		name, value, _ := strings.Cut(pair, "=")
+		switch name {
+		case "hostaddr":
+			kept = append(kept, "host="+value)
+		case "port", "dbname", "user", "connect_timeout", "application_name":
+			kept = append(kept, pair)
+		}
+	}
+	return strings.Join(append(kept, "sslmode=disable"), " ")
+}
+
+func main() {
+	port := ""
+	if len(os.Args) > 4 {
+		port = os.Args[4]
+	}
+	number, _ := strconv.Atoi(os.Args[2])
+	over := overSQL
+	if os.Args[2] == "pgx" || number%2 == 1 {
+		over = overPgx
+	}
+	if err := over(forPgx(os.Args[3]), port); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+}

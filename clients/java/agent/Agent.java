@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: PostgreSQL
+
+import com.fasterxml.jackson.databind.JsonNode;
+import io.pgonce.Once;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import javax.sql.DataSource;
+
+/**
+ * The agent of the Java clients (clients/conformance/README.md): Agent CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another. DRIVER is jdbc, spring
+ * or spring-jpa, or a number: odd ones have a pool (HikariCP), even ones a connection for each transaction. With a PORT it serves HTTP there, for the torture.
+ */
+public final class Agent {
+    private static final int CONNECTIONS = 8;
+
+    private Agent() {
+    }
+
+    private static Calls calls(String driver, String dsn) {
+        if (driver.startsWith("spring")) {
+            return new Calls(new Web(driver.endsWith("jpa"), dsn));
+        }
+        DataSource source = Door.source(driver.equals("jdbc") ? CONNECTIONS : Integer.parseInt(driver) % 2 == 1 ? 4 : 0, dsn);
+        return new Calls(Once.over(source), source);
+    }
+
+    public static void main(String[] args) throws Exception {
+        if (args.length > 3) {
+            Service.serve(args[2], args[3]);
+            return;
+        }
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setOut(System.err); // for all other output
+        Calls calls = calls(args[1], args[2]);
+        Door door = new Door(calls.source());
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        out.println("ready");
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            JsonNode order = Door.JSON.readTree(line);
+            out.println(order.has("call") ? calls.answered(order).toString() : door.answer(order));
+        }
+        System.exit(0);
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: PostgreSQL
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.pgonce.Answer;
+import io.pgonce.Claim;
+import io.pgonce.Event;
+import io.pgonce.FinalFailureException;
+import io.pgonce.Once;
+import io.pgonce.OnceException;
+import io.pgonce.Request;
+import io.pgonce.Tx;
+import java.nio.charset.StandardCharsets;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.time.Duration;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
+import javax.sql.DataSource;
+
+/** The calls of clients/conformance/sql.json, and the services of http.json. */
+final class Calls {
+    /** What an effect throws where it is told to. */
+    private static final class Thrown extends Exception {
+        private static final long serialVersionUID = 1L;
+    }
+
+    private final Once once;
+    private final DataSource source;
+    private final Web web;
+    private final Map<String, Claim> claims = new HashMap<>();
+
+    private Calls(Once once, DataSource source, Web web) {
+        this.once = once;
+        this.source = source;
+        this.web = web;
+    }
+
+    Calls(Once once, DataSource source) {
+        this(once, source, null);
+    }
+
+    Calls(Web web) {
+        this(web.once(), web.source(), web);
+    }
+
+    DataSource source() {
+        return source;
+    }
+
+    /** Null where there are none. */
+    static byte[] bytes(JsonNode said) {
+        if (said.has("text")) {
+            return said.get("text").asText().getBytes(StandardCharsets.UTF_8);
+        } else if (said.has("base64")) {
+            return Base64.getDecoder().decode(said.get("base64").asText());
+        } else if (said.has("repeat")) {
+            return said.get("repeat").asText().repeat(said.get("count").asInt()).getBytes(StandardCharsets.UTF_8);
+        }
+        return null;
+    }
+
+    private static Request request(JsonNode request) {
+        if (request.has("http")) {
+            JsonNode http = request.get("http");
+            return Request.http(http.get("method").asText(), http.get("target").asText(), http.path("content_type").asText(null),
+                http.get("text").asText().getBytes(StandardCharsets.UTF_8), false);
+        } else if (request.has("text")) {
+            return Request.text(request.get("text").asText());
+        }
+        return request.has("base64") ? Request.bytes(bytes(request)) : Request.json(request.get("json").toString());
+    }
+
+    private static Answer answer(JsonNode said) {
+        Answer answer = said.has("status") ? Answer.of(said.get("status").asInt()) : Answer.empty();
+        for (Iterator<Map.Entry<String, JsonNode>> each = said.path("headers").fields(); each.hasNext();) {
+            Map.Entry<String, JsonNode> header = each.next();
+            answer = answer.header(header.getKey(), header.getValue().asText());
+        }
+        if (said.has("text")) {
+            answer = answer.text(said.get("text").asText());
+        } else if (said.has("json")) {
+            answer = answer.json(said.get("json").toString());
+        } else if (bytes(said) != null) {
+            answer = answer.bytes(bytes(said));
+        }
+        return answer.result(said.path("result_type").asText(null), said.path("result_id").asText(null));
+    }
+
+    private static Event event(JsonNode said) {
+        Event made = new Event(said.get("topic").asText(), said.has("payload") ? said.get("payload").toString() : null, said.path("aggregate_type").asText(null),
+            said.path("aggregate_id").asText(null), said.path("event_type").asText(null), said.has("headers") ? said.get("headers").toString() : null);
+        return said.has("scope") ? made.causedBy(said.path("tenant").asText(""), said.get("scope").asText(), said.get("key").asText()) : made;
+    }
+
+    private static void effect(Tx tx, JsonNode effect) throws Exception {
+        for (JsonNode each : effect.path("do")) {
+            if (each.has("emit")) {
+                tx.emit(event(each.get("emit")));
+            } else if (each.has("emit_bytes")) {
+                JsonNode said = each.get("emit_bytes");
+                tx.emitBytes(event(said), bytes(said), said.get("content_type").asText());
+            } else if (each.has("lock")) {
+                JsonNode lock = each.get("lock");
+                if (tx.lock(lock.get("resource").asText(), Duration.ofMillis(lock.get("wait_ms").asLong())) != each.get("is").asBoolean()) {
+                    throw new IllegalStateException("the lock is not as expected: " + each);
+                }
+            } else {
+                try (Statement statement = tx.connection().createStatement()) {
+                    statement.execute(each.has("sql") ? each.get("sql").asText() : each.get("swallow").asText());
+                } catch (SQLException failure) {
+                    if (each.has("sql")) {
+                        throw failure;
+                    }
+                }
+            }
+        }
+        if (effect.has("throw")) {
+            throw new Thrown();
+        }
+    }
+
+    private static ObjectNode said(Answer answer) {
+        ObjectNode node = Door.JSON.createObjectNode().put("replayed", answer.replayed()).put("status", answer.status()).put("result_type", answer.resultType())
+            .put("result_id", answer.resultId()).put("body", answer.body() == null ? null : Base64.getEncoder().encodeToString(answer.body()));
+        ObjectNode headers = node.putObject("headers");
+        answer.headers().forEach(each -> headers.put(each.name(), headers.has(each.name()) ? headers.get(each.name()).asText() + ", " + each.value() : each.value()));
+        return node;
+    }
+
+    private static ObjectNode is(boolean is) {
+        return Door.JSON.createObjectNode().put("is", is);
+    }
+
+    private ObjectNode claim(Once tenant, JsonNode order) {
+        Claim.Options options = new Claim.Options(order.has("lease_ms") ? Duration.ofMillis(order.get("lease_ms").asLong()) : null,
+            order.has("retention_ms") ? Duration.ofMillis(order.get("retention_ms").asLong()) : null, "conformance",
+            order.has("takeover") ? order.get("takeover").asBoolean() : null, false);
+        Claim claim = tenant.claim(order.get("scope").asText(), order.get("key").asText(), request(order.get("request")), options);
+        if (!claim.mine()) {
+            return said(claim.outcome());
+        }
+        claims.put(order.get("as").asText(), claim);
+        return Door.JSON.createObjectNode().put("verdict", claim.verdict()).put("fence", claim.fence());
+    }
+
+    private static boolean failed(Claim claim, JsonNode order) {
+        String code = order.path("code").asText(null);
+        String message = order.path("message").asText(null);
+        return order.get("retryable").isNull() ? claim.doubt(code, message) : order.get("retryable").asBoolean() ? claim.retryable(code, message)
+            : claim.fail(answer(order.path("answer")).failure(code, message).answer());
+    }
+
+    private ObjectNode received(Once tenant, JsonNode order) throws Exception {
+        ObjectNode said = Door.JSON.createObjectNode();
+        for (String when : new String[] {"verdict", "again"}) {
+            try (Connection connection = source.getConnection()) {
+                connection.setAutoCommit(false);
+                Tx tx = tenant.in(connection);
+                boolean process = tx.receive(order.get("consumer").asText(), order.get("message").asText(), request(order.get("request")));
+                if (process) {
+                    effect(tx, order.path("effect"));
+                }
+                connection.commit();
+                said.put(when, process ? "process" : "duplicate");
+            }
+        }
+        return said;
+    }
+
+    private ObjectNode call(JsonNode order) throws Exception {
+        String scope = order.path("scope").asText();
+        String key = order.path("key").asText();
+        Once tenant = once.tenant(order.path("tenant").asText(""));
+        Claim of = claims.get(order.path("of").asText());
+        switch (order.get("call").asText()) {
+            case "run":
+                return said(tenant.run(scope, key, request(order.get("request")), tx -> {
+                    JsonNode effect = order.get("effect");
+                    effect(tx, effect);
+                    if (effect.has("fail")) {
+                        JsonNode fail = effect.get("fail");
+                        throw answer(fail).failure(fail.get("code").asText(), fail.path("message").asText(null));
+                    }
+                    return answer(effect.path("answer"));
+                }));
+            case "effect": {
+                String result = Door.JSON.writeValueAsString(new String(bytes(order.get("result")), StandardCharsets.UTF_8));
+                return said(tenant.effect(scope, key, request(order.get("request")), () -> Answer.empty().json(result)));
+            }
+            case "claim":
+                return claim(tenant, order);
+            case "complete":
+                return is(of.complete(answer(order.path("answer"))));
+            case "fail":
+                return is(failed(of, order));
+            case "release":
+                return is(of.release());
+            case "renew":
+                return is(of.renew());
+            case "receive":
+                return received(tenant, order);
+            case "forget":
+                claims.values().forEach(Claim::close);
+                claims.clear();
+                return Door.JSON.createObjectNode();
+            default:
+                return web.call(order);
+        }
+    }
+
+    private static ObjectNode refused(OnceException failure) {
+        ObjectNode node = Door.JSON.createObjectNode().put("code", failure.code()).put("sqlstate", failure.sqlState()).put("status", failure.status())
+            .put("retryable", failure.retryable()).put("text", failure.getMessage());
+        if (failure instanceof FinalFailureException fatal) {
+            node.set("answer", said(fatal.answer()));
+        }
+        return node;
+    }
+
+    /** A line for a line. */
+    ObjectNode answered(JsonNode order) {
+        ObjectNode line = Door.JSON.createObjectNode();
+        try {
+            line.set("result", call(order));
+        } catch (Thrown thrown) {
+            line.putObject("error").put("code", "application");
+        } catch (OnceException failure) {
+            line.set("error", refused(failure));
+        } catch (Exception failure) {
+            line.putObject("error").put("code", "none of the client").put("text", failure.toString());
+        }
+        return line;
+    }
+}
