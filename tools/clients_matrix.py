@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Writes docs/clients.md from the data: the cases of clients/conformance and the doors that they apply to, and the differences in a framework
-(tests/transparency). A client's skips.json lists the cases that it leaves out.
+(tests/transparency). No door leaves a case out that applies to it.
 --check: fails if the page differs. --results DIR: fails also if the results that the clients' tests have written there differ from it."""
 
 import argparse
@@ -37,7 +37,7 @@ Kafka listener have only their own tests. Each client has an example: a small se
 | --- | --- | --- | --- |
 %s
 
-`yes`: the door does what the case says. `-`: the case is not about this door. If a case is only about some frameworks, they are named. A door that leaves a case out says why.
+`yes`: the door does what the case says. `-`: the case is not about this door. If a case is only about some frameworks, they are named.
 """
 
 
@@ -70,18 +70,12 @@ def cases(file):
     return json.loads((SUITE / f"{file}.json").read_text())["cases"]
 
 
-def skips(client):
-    path = ROOT / "clients" / client / "skips.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def holds(file, case, door):
-    """yes, the frameworks that it applies to, -, or the reason why it is left out."""
+def holds(case, door):
+    """yes, the frameworks that it applies to, or -."""
     named = case.get("doors")
     if door in CLIENTS:
-        reason = skips(door).get(f"{file}/{case['name']}")
         ways = [title for way, title in WAYS.get(door, {}).items() if way in (named or ())]
-        return reason or ("yes" if not named or {"client", door} & set(named) else ", ".join(ways) or "-")
+        return "yes" if not named or {"client", door} & set(named) else ", ".join(ways) or "-"
     # A cross case that is not for one kind of client is run with plain SQL and the gateway together.
     return "yes" if not named or door in named else "-"
 
@@ -111,7 +105,7 @@ def page():
         doors = (*present, *OTHERS[file])
         text += f"\n## {title}\n\n{about}\n\n| case | what it shows | {' | '.join(doors)} |\n| --- | --- |{' --- |' * len(doors)}\n"
         for case in cases(file):
-            text += f"| {case['name']} | {case['about']} | {' | '.join(holds(file, case, door) for door in doors)} |\n"
+            text += f"| {case['name']} | {case['about']} | {' | '.join(holds(case, door) for door in doors)} |\n"
     return text + frameworks()
 
 
@@ -157,10 +151,8 @@ def disagreements(directory):
         for file in TITLES:
             for case in cases(file):
                 name = f"{file}/{case['name']}"
-                wanted, got = holds(file, case, door), results.get(name, "not run")
-                left_out = f"{file}/{case['name']}" in skips(door)
-                agrees = got.startswith("skip") if left_out else got == "not run" if wanted == "-" else got == "pass"
-                if not agrees:
+                wanted, got = holds(case, door), results.get(name, "not run")
+                if got != ("not run" if wanted == "-" else "pass"):
                     yield f"{door}: {name}: the page says {wanted!r}, its tests say {got!r}"
 
 
