@@ -131,12 +131,12 @@ typedef struct sink_class {
 /* clang-format off */
 #define SINKS(EACH) \
 	EACH(kafka, BUILT_KAFKA) \
-	EACH(rabbitmq, BUILT_RABBITMQ) \
 	EACH(nats, BUILT_NATS) \
-	EACH(sqs, BUILT_ALWAYS) \
+	EACH(rabbitmq, BUILT_RABBITMQ) \
 	EACH(sns, BUILT_ALWAYS) \
-	EACH(webhook, BUILT_ALWAYS) \
-	EACH(stdout, BUILT_ALWAYS)
+	EACH(sqs, BUILT_ALWAYS) \
+	EACH(stdout, BUILT_ALWAYS) \
+	EACH(webhook, BUILT_ALWAYS)
 /* clang-format on */
 
 #define SINK_EXTERN(name, built) extern const sink_class sink_##name;
