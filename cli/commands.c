@@ -314,25 +314,23 @@ EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
 ABOUT(
     parked_about,
-    "Shows and fixes what waits: events that the relays have not delivered, and messages that the consumers have not "
-    "applied. What failed is parked: retrying, dead after its last attempt, or waiting behind another of its aggregate "
-    "or key.",
-    "list: counts by relay or consumer, topic and state, with the age of the oldest (among them the pending and the "
-    "delayed events, and those that no relay takes); then what is parked, the dead first, with its error. Every "
-    "option below narrows it; the counts do not know --tenant, --type, --error and --until, and are left out then. "
-    "--state "
-    "pending and --state delayed list these events. show ID: one event or message, whole.",
-    "retry ID: try it again now, with all its attempts before it; a delayed event is due now. discard ID: give it up, "
-    "which frees the rest of its aggregate or key; a delayed event is cancelled, and a redelivery of a message is a "
-    "duplicate. If an ID is parked more than once, say which with --relay, --consumer, --tenant or --kind. Each "
-    "change is recorded with who, when and why.",
-    "retry and discard without ID: all that the options name; delayed events with --state delayed alone. They are "
-    "only counted; with --yes it is done, at most a thousand to a transaction, beside running relays and consumers and "
-    "in the order of each aggregate or key. A message that its consumer is trying at the moment is skipped and "
-    "counted: exit 10. If it is interrupted, start it again.",
-    "replay --since WHEN: a relay delivers again what was emitted since then; --force: also what consumers may no "
-    "longer "
-    "remember.",
+    "Lists events that the relays have not delivered and messages that the consumers have not applied, and decides "
+    "about them. A failed one is parked: retrying, dead after its last attempt, or waiting behind another of its "
+    "aggregate or key.",
+    "list: first the counts by relay or consumer, topic and state, with the age of the oldest. They include pending "
+    "and delayed events, and events that no relay takes. Then the parked events and messages with their errors, the "
+    "dead first. Every option below narrows the list; with --tenant, --type, --error or --until the counts are left "
+    "out. --state pending and --state delayed list those events. show ID: everything about one event or message.",
+    "retry ID: try it again now, with all its attempts; a delayed event is due now. discard ID: give it up, so that "
+    "the rest of its aggregate or key goes on; a delayed event is cancelled, and a message that the broker delivers "
+    "again is a duplicate. If an ID is parked more than once, say which with --relay, --consumer, --tenant or --kind. "
+    "Each change is recorded with the role, the time and the reason.",
+    "retry and discard without an ID: all that match the options; delayed events only with --state delayed. Without "
+    "--yes they are only counted. With --yes the change is made in transactions of at most a thousand, in the order "
+    "of each aggregate or key, while relays and consumers go on. A message that its consumer is trying at that moment "
+    "is skipped and counted (exit 10). If the command is interrupted, start it again.",
+    "replay --since WHEN: a relay delivers again the events emitted since then. --force: also events that consumers "
+    "may no longer remember.",
     "  pgonce parked list", "  pgonce parked retry order-17 --consumer stock --reason 'the handler is fixed'",
     "  pgonce parked retry --consumer stock --state dead --error 'no such article'",
     "  pgonce parked discard --kind event --topic mail --state dead --until 2d --yes --reason 'too late for "

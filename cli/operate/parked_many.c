@@ -321,12 +321,12 @@ int parked_many(const cli_invocation *invocation, PGconn *connection, enum sql_i
 		}
 	}
 	if (result == CLI_OK && decisions.skipped_count > 0) {
-		result = cli_fail(
-		    invocation, CLI_REFUSED,
-		    "P4029: tried, or decided about, just now: start it again; of others, retry or discard one and read "
-		    "why",
-		    "%" JSON_INTEGER_FORMAT " message%s unchanged", decisions.skipped_count,
-		    decisions.skipped_count == 1 ? " stays" : "s stay");
+		result = cli_fail(invocation, CLI_REFUSED,
+		                  "P4029: an attempt or another decision is under way: start it again. Other codes: "
+		                  "retry or discard one "
+		                  "of them by its ID, and read the error",
+		                  "%" JSON_INTEGER_FORMAT " message%s unchanged", decisions.skipped_count,
+		                  decisions.skipped_count == 1 ? " stays" : "s stay");
 	}
 	json_decref(decisions.groups);
 	json_decref(decisions.skipped);

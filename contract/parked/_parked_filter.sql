@@ -11,11 +11,12 @@ BEGIN
     IF kind NOT IN ('event', 'message') OR NOT state = ANY (states) OR (relay IS NOT NULL AND (consumer IS NOT NULL OR kind = 'message'))
        OR (kind = 'event' AND consumer IS NOT NULL)
        OR (state IN ('pending', 'delayed') AND (consumer IS NOT NULL OR kind = 'message')) THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: nothing parked fits kind=%s state=%s relay=%s consumer=%s',
-            quote_nullable(left(kind, 80)), quote_nullable(left(state, 80)), quote_nullable(left(relay, 80)),
-            quote_nullable(left(consumer, 80))),
-            HINT = format('kind is event (of a relay) or message (of a consumer). state is one of %s; pending and delayed are of events.',
-                array_to_string(states, ', '));
+        RAISE EXCEPTION USING ERRCODE = '22023',
+            MESSAGE = format('pgonce: no parked event or message can match kind=%s state=%s relay=%s consumer=%s',
+                quote_nullable(left(kind, 80)), quote_nullable(left(state, 80)), quote_nullable(left(relay, 80)),
+                quote_nullable(left(consumer, 80))),
+            HINT = format('kind is event (with a relay) or message (with a consumer). state is one of %s; '
+                || 'only events are pending or delayed.', array_to_string(states, ', '));
     END IF;
     RETURN ROW(CASE WHEN relay IS NOT NULL OR state IN ('pending', 'delayed') THEN 'event' WHEN consumer IS NOT NULL THEN 'message'
                     ELSE kind END, relay, consumer, tenant, topic, event_type, error, state, before);

@@ -18,7 +18,8 @@ DECLARE
     event uuid := once._event_id(id);
 BEGIN
     IF (take >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: take is how many to list, at least 0';
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: take=%s is invalid', coalesce(take::text, 'NULL')),
+            HINT = 'take: the most rows to list, at least 0.';
     ELSIF state = 'delayed' THEN
         RETURN QUERY
         SELECT 'event', NULL::text, d.state, d.event_id::text, d.topic::text, d.event_type::text, d.tenant::text, d.aggregate_type::text,
