@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._archived(tenant, scope, key, bucket): the row of an intent that once.intent does not show, where its day is closed: from the
--- archive, where it outlived its day, or from the day's table, which is detached before it is dropped; else NULL. Raises 40001 where the
--- snapshot is older than the end of that table: it may have been moved since, and an answer that is owed is not denied. So it is where
--- the snapshot is older than the whole retirement, and shows the day open: then it shows the table in the catalogue, too, which a day
--- that never was, or whose table was lost, has in no snapshot.
+-- once._archived(tenant, scope, key, bucket): the row of an intent whose day is closed, which once.intent no longer shows: from the
+-- archive if it outlived its day, or from the day's table, which is detached before it is dropped; NULL if it is in neither. Raises 40001
+-- if the snapshot is older than the end of that table: the row may have moved since, and a stored answer must not be denied. The same if
+-- the snapshot is older than the whole retirement, and so shows the day as open: then it also shows the table in the catalogue. No
+-- snapshot shows a table for a day that never existed or whose table was lost.
 CREATE FUNCTION once._archived(tenant text, scope text, key text, bucket integer) RETURNS once.intent LANGUAGE plpgsql STABLE AS $$
 DECLARE
     kept once.intent;
@@ -15,7 +15,7 @@ BEGIN
     IF FOUND THEN
         RETURN kept;
     END IF;
-    leaf := to_regclass('once.intent_closed_d' || bucket);          -- it sees what was dropped after the snapshot; tables do not
+    leaf := to_regclass('once.intent_closed_d' || bucket);          -- sees a drop that is later than the snapshot; tables do not
     IF leaf IS NOT NULL THEN
         BEGIN
             EXECUTE format('SELECT * FROM once.%I WHERE tenant = $1 AND scope = $2 AND key = $3', 'intent_closed_d' || bucket)

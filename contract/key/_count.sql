@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._count(verdict, times): counts what attempts were answered, in the words of a claim's
--- verdict or by the name of a counter (once.counts); nothing for a verdict without one, or in a
--- transaction that may not write.
+-- once._count(verdict, times): counts the answers that attempts got, by the verdict of a claim or the name of a counter (once.counts).
+-- Does nothing for a verdict without a counter, and in a read-only transaction.
 CREATE FUNCTION once._count(verdict text, times bigint DEFAULT 1) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE

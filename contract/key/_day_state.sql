@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._day_state(bucket): 'open', 'closed' (P4041), 'future' (P4001) or 'missing' (P4098) for the day of a UUIDv7 key.
--- Called for keys that have no row, and only when their day is not plainly open. The clock is the database's.
+-- once._day_state(bucket): 'open', 'closed' (P4041), 'future' (P4001) or 'missing' (P4098) for the day of a UUIDv7 key. Called for keys
+-- without a row, and only if their day is not plainly open. The clock is the database's.
 CREATE FUNCTION once._day_state(bucket integer) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     setting once.setting;

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._json_body(body): the canonical form of a JSON text (docs/fingerprint.md), byte for byte lib/src/json.c's, or NULL
--- where it has none. Whether it is JSON that jsonb takes is found out by pattern: the cast would raise an error, and nothing
--- here catches one. jsonb drops all but the last of two members with one name, so those are counted before and after.
+-- once._json_body(body): the canonical form of a JSON text (docs/fingerprint.md), byte for byte as lib/src/json.c writes it, or NULL if
+-- it has none. Patterns decide whether it is JSON that jsonb accepts: the cast would raise an error, and nothing here catches one. Of two
+-- members with one name jsonb keeps only the last, so members are counted before and after.
 CREATE FUNCTION once._json_body(body bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 DECLARE
     string constant text := E'\x01';
     scalar constant text := E'\x02';
-    long constant text := repeat('0', 101);     -- a number that is too long, once each of its characters is a 0
+    long constant text := repeat('0', 101);     -- a number that is too long, after each of its characters became a 0
     given text;
     shape text;
     before text;
@@ -24,7 +24,7 @@ BEGIN
     IF given COLLATE "C" ~ $re$[\u0001-\u0008\u000b\u000c\u000e-\u001f]$re$ THEN
         RETURN NULL;
     END IF;
-    -- Its shape: a character for each string and each other scalar; what is neither stays and is refused below.
+    -- Its shape: one character for each string and each other scalar; any other text stays and is refused below.
     shape := regexp_replace(given COLLATE "C", $re$"(?:[^"\\\u0001-\u001f]|\\["\\/bfnrt]|\\u(?!0000)(?:$re$
         || '[0-9a-cefA-CEF][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]|[dD][0-7][0-9a-fA-F][0-9a-fA-F]'
         || $re$|[dD][89abAB][0-9a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F][0-9a-fA-F]))*"$re$, string, 'g');
@@ -37,7 +37,7 @@ BEGIN
         'true|false|null|-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][-+]?[0-9]+)?', scalar, 'g');
     shape := translate(shape, E' \t\n\r', '');
     shape := regexp_replace(shape, string || '(?!:)', scalar, 'g');
-    -- What holds no array or object is itself one value: as often as they may be nested.
+    -- A value without an inner array or object becomes one character, repeated for each level of nesting.
     FOR depth IN 1..64 LOOP
         before := shape;
         shape := regexp_replace(shape COLLATE "C",

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._peek(tenant, scope, key, bucket): what is stored of an intent, its arguments already
--- checked. The common core of peek and peek_many.
+-- once._peek(tenant, scope, key, bucket): the stored state of an intent, for arguments that are already checked. The common core of peek
+-- and peek_many.
 CREATE FUNCTION once._peek(tenant text, scope text, key text, bucket integer) RETURNS once.peeked LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE

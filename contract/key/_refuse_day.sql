@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._refuse_day(tenant, scope, key, bucket): raises where the day of a new key is closed, future
--- or missing; 40001 where it was retired after the snapshot (once._archived).
+-- once._refuse_day(tenant, scope, key, bucket): raises if the day of a new key is closed, future or missing; raises 40001 if it was
+-- retired after the snapshot (once._archived).
 CREATE FUNCTION once._refuse_day(tenant text, scope text, key text, bucket integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     day text := to_char(date '1970-01-01' + bucket, 'YYYY-MM-DD');

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._respelled(key): the bucket of a key that is not written in groups of 8-4-4-4-12: its day where it is a UUIDv7
--- without hyphens or with others, in braces, or after urn:uuid:; else 0. It is taken for one by version, variant and a date
--- from 2022 to 2039, since 32 hexadecimal digits may as well be a hash: one in 32,768 passes for a UUIDv7. The dates are
--- fixed, since a key must never change its bucket. COLLATE "C": in Turkish the I of URN:UUID: is another letter.
+-- once._respelled(key): the bucket of a key that is not written in groups of 8-4-4-4-12: its day if it is a UUIDv7 without hyphens, with
+-- others, in braces, or after urn:uuid:; else 0. It counts as a UUIDv7 by its version, its variant and a date from 2022 to 2039, because
+-- 32 hexadecimal digits may also be a hash: one hash in 32,768 passes for a UUIDv7. The dates are fixed, since a key must never change
+-- its bucket. COLLATE "C": in Turkish the I of URN:UUID: is another letter.
 CREATE FUNCTION once._respelled(key text) RETURNS integer LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
     digits text;

@@ -1,10 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._today(): the day, counted from 1970-01-01, whose partition the hot functions open alone; NULL: none, as installed. once.add_days
--- replaces this function by one that returns another constant, when the partitions of that day are there. It decides nothing but
--- which plan is used: where it is a day too late, since no keeper has run yet, and for keys of other days, everything takes
--- the general path, which is slower.
+-- once._today(): the day, counted from 1970-01-01, whose partition the hot functions open alone; NULL at first: no day. Once a day's
+-- partitions exist, once.add_days replaces this function by one that returns that day as a constant. It affects plans only: if it is a
+-- day behind, because no keeper has run yet, and for keys of other days, calls take the general path, which is slower.
 --
--- Why it is written so: a plan that has it contains the number, so that it opens and locks one partition and not all. STABLE and
--- inlined, the planner notes that the plan depends on this function, and makes it anew when it is replaced: IMMUTABLE it would not,
--- where another inlined function stands between.
+-- Why it is written so: a plan that uses it contains the number, so that it opens and locks one partition and not all. Because it is
+-- STABLE and inlined, the planner notes that the plan depends on this function, and plans again when it is replaced. It would not if the
+-- function were IMMUTABLE and called through another inlined function.
 CREATE FUNCTION once._today() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT NULL::integer $$;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._trace(traceparent): a traceparent as W3C Trace Context (version 00) writes it: 00-<32 hex>-<16 hex>-<2 hex>, lower
--- case, neither id all zero; NULL for anything else: a tracer's mistake must never be an application's. Inlined; written as
--- once._bucket is, for the same reason.
+-- once._trace(traceparent): a traceparent in the form of W3C Trace Context (version 00): 00-<32 hex>-<16 hex>-<2 hex>, in lower case,
+-- neither id all zero; NULL for anything else: a tracer's mistake must never become the application's. Inlined; written like
+-- once._bucket, for the same reason.
 CREATE FUNCTION once._trace(traceparent text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN traceparent COLLATE "C" LIKE '00-________________________________-________________-__'

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._verdict(...): what an attempt that meets this row gets as its answer. The one place where
--- that is decided; inlined. A mismatch is found before everything else; 'verify' and 'abandoned'
--- are for the caller to act on.
+-- once._verdict(...): the verdict for an attempt that finds this row. Only this function decides it; inlined. A mismatch takes precedence
+-- over everything else. For 'verify' and 'abandoned' the caller must act.
 CREATE FUNCTION once._verdict(same boolean, state once.state, lease_until timestamptz, now timestamptz, attempts integer,
     max_attempts integer, on_stale text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.key_of_header(value): the key in the value of an Idempotency-Key header, as the gateway finds it: a quoted string
--- (RFC 8941), its parameters checked and ignored, or a bare key. `abc` and `"abc"` are one key. NULL gives NULL, which start
--- refuses. Raises P4001 where the gateway answers 400, with its sentence in the detail. Specified in docs/fingerprint.md.
+-- once.key_of_header(value): the key in the value of an Idempotency-Key header, as the gateway reads it: a quoted string (RFC 8941), its
+-- parameters checked and ignored, or a bare key. `abc` and `"abc"` are one key. NULL gives NULL, which start refuses. Raises P4001 if the
+-- gateway would answer 400, with the gateway's sentence in the detail. Specified in docs/fingerprint.md.
 CREATE FUNCTION once.key_of_header(value text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     given text := btrim(value, ' ');
     quoted boolean := left(given, 1) = '"';
-    -- The longest start that can be a key; unless it is one, what comes after it says why.
+    -- The longest prefix that can be a key. If it is not the whole value, the text after it gives the reason.
     written text := substring(given COLLATE "C"
         FROM CASE WHEN quoted THEN $re$^"(?:[^"\\]|\\["\\])*$re$ ELSE $re$^[^ "\\,;]*$re$ END);
     rest text := substr(given, length(written) + 1);

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.lock(resource, wait): once.try_lock that waits, at most wait (0 to 1 day); false where the lock was not to be
--- had by then. A deadlock with other locks is PostgreSQL's 40P01. The caller's own lock_timeout is as it was
--- afterwards.
+-- once.lock(resource, wait): once.try_lock that waits, at most wait (0 to 1 day); false if the lock could not be acquired in that time. A
+-- deadlock with other locks is PostgreSQL's 40P01. The caller's own lock_timeout is unchanged afterwards.
 CREATE FUNCTION once.lock(resource text, wait interval) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0 AS $$
 DECLARE

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.request_fingerprint(method, target, content_type, body, tenant, canonical_json): the fingerprint that the gateway
--- stores of an HTTP request, byte for byte, so that a retry may come by either door. target: the Host header in lower case,
--- then path and query as the request line has them, 'shop.test/pay?dry=0'; content_type: the header's value, NULL where
--- there is none, as body. A part that the location's once_fingerprint leaves out is ''. canonical_json: as its
--- once_canonical_json. A body as text is its bytes in UTF-8: a driver's string becomes that, never an escape string of
--- bytea. Specified, with examples, in docs/fingerprint.md.
+-- once.request_fingerprint(method, target, content_type, body, tenant, canonical_json): the fingerprint that the gateway stores of an
+-- HTTP request, byte for byte, so that a retry may use either door. target: the Host header in lower case, then path and query as in the
+-- request line, 'shop.test/pay?dry=0'; content_type: the header's value, or NULL if there is no such header; body: NULL if there is none.
+-- Pass '' for a part that the location's once_fingerprint leaves out. canonical_json: as the location's once_canonical_json. A body given
+-- as text is hashed as its bytes in UTF-8, so a driver's string is never parsed as bytea escapes. Specified, with examples, in
+-- docs/fingerprint.md.
 CREATE FUNCTION once.request_fingerprint(method text, target text, content_type text, body bytea, tenant text DEFAULT '',
     canonical_json boolean DEFAULT false) RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -14,7 +14,7 @@ DECLARE
     hashed bytea := once.salt(tenant) || 'r'::bytea;
     part bytea;
 BEGIN
-    -- Each after its length, so that no two requests run together.
+    -- Each part follows its length, so that no two different requests give the same bytes.
     FOREACH part IN ARRAY parts LOOP
         hashed := hashed || int8send(octet_length(part)) || part;
     END LOOP;

@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.salt(tenant): the 32-byte salt of a tenant's fingerprints, for clients that compute them themselves. Derived
--- from the installation's random salt, so that a new tenant needs no row (and no wait for whoever is writing it).
--- Raises P4003.
+-- once.salt(tenant): the 32-byte salt of a tenant's fingerprints, for clients that compute them. Derived from the installation's random
+-- salt, so that a new tenant needs no row (and no wait for another session that writes it). Raises P4003.
 CREATE FUNCTION once.salt(tenant text DEFAULT '') RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- The test of once.start, in line: a call costs more than the rest of it.
+    -- The check of once.start, inlined: a call costs more than the rest of this function.
     IF (length(tenant) <= 255 AND current_setting('role') = 'none'
         AND has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')) IS NOT TRUE THEN
         PERFORM once._check(tenant, 'salt', 'salt', 0, E'\\x00000000000000000000000000000000');

@@ -1,16 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Intents: their states, the rows themselves, and what a look at one answers. See policy/tables.sql.
+-- Intents: their states, their rows, and the type that a look at one returns. See policy/tables.sql.
 
 CREATE TYPE once.state AS ENUM ('processing', 'succeeded', 'failed_retryable', 'failed_final', 'in_doubt');
-COMMENT ON TYPE once.state IS 'what is known of an intent; the allowed changes are in once.transition';
+COMMENT ON TYPE once.state IS 'what is known about an intent; once.transition lists the allowed changes';
 
--- Every change of state that the contract makes, and no other. tests/contract/test_transitions.py
--- walks all combinations against this table.
+-- All changes of state that the contract makes. tests/contract/test_transitions.py checks all combinations against this table.
 CREATE TABLE once.transition (
     from_state once.state,                  -- NULL: no row yet
     event      text COLLATE "C" NOT NULL,   -- the function that makes the change
     to_state   once.state NOT NULL,
-    guard      text NOT NULL,               -- what must hold besides
+    guard      text NOT NULL,               -- what else must hold
     UNIQUE (from_state, event, to_state)
 );
 ALTER TABLE once.transition REPLICA IDENTITY FULL;
@@ -65,7 +64,7 @@ INSERT INTO once.transition VALUES
     ('failed_retryable', 'resolve', 'succeeded',        'recorded in once.decision'),
     ('failed_retryable', 'resolve', 'failed_final',     'recorded in once.decision');
 
--- What a look at an intent answers.
+-- What a look at an intent returns.
 CREATE TYPE once.peeked AS (
     verdict          text,
     fence            integer,
@@ -85,18 +84,16 @@ CREATE TYPE once.peeked AS (
     traceparent      text
 );
 
--- One row per intent. bucket is the day (from 1 on, since 1970) in a UUIDv7 key and 0 for every
--- other key: a pure function of the key, so that this primary key alone keeps an intent unique over
--- all partitions. The key comes before the tenant in it: a look-up compares column after column until
--- one differs, and a tenant seldom does; the scope comes first for the sake of who looks through one.
--- No index but the primary key, and half of each page left free (fillfactor 50):
--- completing a claim is a HOT update, also where a batch fills a page with claims before the first
--- is completed. Bounds on text are the functions' business.
+-- One row per intent. bucket is the day (from 1 on, since 1970) in a UUIDv7 key and 0 for every other key. It depends on the key alone,
+-- so that this primary key keeps an intent unique over all partitions. In it the key comes before the tenant: a look-up compares column
+-- after column until one differs, and tenants seldom differ. The scope comes first so that one scope can be scanned. There is no other
+-- index, and half of each page is left free (fillfactor 50): completing a claim is a HOT update, even if a batch fills a page with claims
+-- before the first is completed. The functions check the length of texts.
 CREATE TABLE once.intent (
     created_at       timestamptz NOT NULL,
     updated_at       timestamptz NOT NULL,
     completed_at     timestamptz,
-    expires_at       timestamptz,             -- NULL: completed_at plus the scope's retention, whatever that is by then
+    expires_at       timestamptz,             -- NULL: completed_at plus the scope's retention at that time
     lease_until      timestamptz,
     bucket           integer NOT NULL,
     fence            integer NOT NULL,
@@ -122,15 +119,14 @@ CREATE TABLE once.intent (
 -- An ordinary range, not DEFAULT: a default partition forbids DETACH CONCURRENTLY.
 CREATE TABLE once.intent_d0 PARTITION OF once.intent FOR VALUES FROM (0) TO (1) WITH (fillfactor = 50);
 
--- The second (since 1970) of the last failure to make a partition in passing: see once._make_days.
+-- The second (since 1970) in which a call last failed to create a partition: see once._make_days.
 CREATE SEQUENCE once.days_failed_seq;
-COMMENT ON SEQUENCE once.days_failed_seq IS 'when the calls last failed to make a partition';
+COMMENT ON SEQUENCE once.days_failed_seq IS 'when a call last failed to make a partition';
 
--- The highest fence that was deleted with an intent of bucket 0: see once._first_fence. Only the
--- keeper moves it, and only forwards.
+-- The highest fence that was deleted with an intent of bucket 0: see once._first_fence. Only the keeper changes it, and only upwards.
 CREATE SEQUENCE once.fence_floor_seq AS integer MINVALUE 0 START WITH 0;
 COMMENT ON SEQUENCE once.fence_floor_seq IS 'new intents of bucket 0 begin above this fence';
 
--- Rows of retired days that outlive them, by the month of their day.
+-- Rows that outlive their retired day, by the month of that day.
 CREATE TABLE once.archive (LIKE once.intent INCLUDING DEFAULTS, PRIMARY KEY (scope, key, tenant,
     bucket)) PARTITION BY RANGE (bucket);

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.try_lock(resource): takes a lock on a name until this transaction ends, without waiting: false where another
--- transaction has it. For "one settlement per merchant and day", "one import per file". Works behind a transaction
--- pooler. Never a substitute for a constraint.
+-- once.try_lock(resource): takes a lock on a name until this transaction ends, without waiting: false if another transaction has it. For
+-- "one settlement per merchant and day", "one import per file". Works behind a transaction pooler. Never a substitute for a constraint.
+--
 CREATE FUNCTION once.try_lock(resource text) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF (length(resource) > 0) IS NOT TRUE THEN

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._bodies(response_text[], response_json[], response_body[]): as once._body, for a batch. Raises 22023 where an element has more
--- than one.
+-- once._bodies(response_text[], response_json[], response_body[]): once._body for a batch. Raises 22023 if an element gives its body in
+-- more than one way.
 CREATE FUNCTION once._bodies(response_text text[], response_json jsonb[], response_body bytea[]) RETURNS bytea[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

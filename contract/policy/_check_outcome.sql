@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_outcome(tenant, scope, key, outcome): raises what is wrong with an outcome: 22023 for a status or
--- headers that are none, P4060 where a part of it is too large.
+-- once._check_outcome(tenant, scope, key, outcome): raises 22023 for an invalid status or invalid headers, and P4060 if a part of the
+-- outcome is too large.
 CREATE FUNCTION once._check_outcome(tenant text, scope text, key text, outcome once.outcome) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM once._refuse_outcome(tenant, scope, key, wrong)

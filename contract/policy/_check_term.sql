@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_term(name, term, term_max): raises 22023 for a lease or a retention that is none: see once._is_term.
+-- once._check_term(name, term, term_max): raises 22023 for an invalid lease or retention: see once._is_term.
 CREATE FUNCTION once._check_term(name text, term interval, term_max interval) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT once._is_term(term, term_max) THEN

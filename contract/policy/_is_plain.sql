@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._is_plain(status, body, headers, result_type, result_id): whether this outcome is good without a look at the scope's policy:
--- once._wrong_outcome finds nothing wrong, the body is so small that any scope allows it, and nothing else is too large. Else
+-- once._is_plain(status, body, headers, result_type, result_id): whether this outcome can be stored without reading the scope's policy:
+-- once._wrong_outcome finds nothing wrong, every scope allows a body of this size, and no other part is too large. If false, call
 -- once._check_outcome. Inlined.
 CREATE FUNCTION once._is_plain(status integer, body bytea, headers jsonb, result_type text, result_id text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._outcome_of(stored | verified): the outcome in the row of an intent, and the one that a verify function found. Inlined.
+-- once._outcome_of(stored | verified): the outcome in an intent's row, or the one that a verify function found. Inlined.
 CREATE FUNCTION once._outcome_of(stored once.intent) RETURNS once.outcome LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT ROW(stored.response_status, stored.response_body, stored.response_headers, stored.result_type, stored.result_id,
                stored.error_code, stored.error_message)::once.outcome

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._too_large(scope, outcome): what of an outcome is larger than allowed, in words; NULL: nothing. A body has the scope's limit,
--- the rest has fixed ones.
+-- once._too_large(scope, outcome): the part of an outcome that is larger than allowed, in words; NULL if none is. The body has the
+-- scope's limit, the other parts have fixed limits.
 CREATE FUNCTION once._too_large(scope text, outcome once.outcome) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT format('%s: %s bytes, at most %s', part, size, most)
       FROM (VALUES ('response_body', octet_length(outcome.response_body),

@@ -1,14 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.set_scope(scope, lease, retention, max_attempts, on_stale, verify, response_bytes_max,
--- event_bytes_max): sets the policy of a scope; '' is the default policy of all scopes that have
--- none. What is left out (NULL) stays, or comes from the default. max_attempts 0 means no limit. verify names a function
--- f(tenant text, scope text, key text) RETURNS once.verification, called as the owner of the
--- contract: for administrators only. The default policy at first: lease 1 minute, retention 7 days,
--- no limit of attempts, on_stale 'in_doubt' (or 'takeover': run it again, for effects that are safe
--- to repeat; or 'verify'), response_bytes_max and event_bytes_max (a payload of once.emit, as text, or of once.emit_bytes)
--- 1048576 (8192 to 67108864). Raises 23514 for a value out of range: a lease is at most 7 days, a
--- retention at most 100 years, and either ends after it has begun. Raises P4000 for a scope that is
--- too long or holds a control character.
+-- once.set_scope(scope, lease, retention, max_attempts, on_stale, verify, response_bytes_max, event_bytes_max): sets the policy of a
+-- scope; '' is the default policy, for all scopes without one. A NULL argument keeps the present value, or takes the default policy's.
+-- max_attempts 0 means no limit. verify names a function f(tenant text, scope text, key text) RETURNS once.verification, which runs as
+-- the owner of the contract: so only administrators may set it. The initial default policy: lease 1 minute, retention 7 days, no limit of
+-- attempts, on_stale 'in_doubt' (or 'takeover': run it again, for effects that are safe to repeat; or 'verify'), response_bytes_max and
+-- event_bytes_max (a payload of once.emit, as text, or of once.emit_bytes) 1048576 (8192 to 67108864). Raises 23514 for a value out of
+-- range: a lease is at most 7 days, a retention at most 100 years, and both must end after they begin. Raises P4000 for a scope that is
+-- too long or contains a control character.
 CREATE FUNCTION once.set_scope(scope text, lease interval DEFAULT NULL, retention interval DEFAULT NULL,
     max_attempts integer DEFAULT NULL, on_stale text DEFAULT NULL, verify text DEFAULT NULL, response_bytes_max integer DEFAULT NULL,
     event_bytes_max integer DEFAULT NULL)
@@ -20,7 +18,7 @@ BEGIN
     IF scope IS NULL OR length(scope) > 255 THEN
         PERFORM once._refuse('P4000', NULL, scope, NULL);
     ELSIF scope COLLATE "C" ~ E'[\\x01-\\x1f\\x7f]' THEN
-        PERFORM once._refuse('P4000', NULL, scope, NULL, 'the scope holds a control character');
+        PERFORM once._refuse('P4000', NULL, scope, NULL, 'the scope contains a control character');
     END IF;
     LOCK TABLE once.scope IN SHARE ROW EXCLUSIVE MODE;      -- one writer at a time; readers do not wait
     policy := once._policy(scope);

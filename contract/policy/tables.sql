@@ -1,14 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What is allowed: the settings of the installation, the policies of scopes, and what an answer and a verify function's answer are
--- made of. Only the owner touches a table; everybody else calls functions. Text is COLLATE "C" in all tables: comparisons are of
--- bytes, and an index can serve them whatever the caller's collation.
+-- What is allowed: the settings of the installation, the policies of scopes, and the fields of an outcome and of a verify function's
+-- answer. Only the owner accesses tables; all other roles call functions. Text is COLLATE "C" in all tables: comparisons are by bytes,
+-- and an index can serve them under any collation of the caller.
 
--- One row: what holds for the whole installation. Made, like the default policy, by the first
--- once.add_days() and not here: a restored dump of an extension brings its own. An interval is
--- compared as if a month had 30 days, and added by the calendar: '-12 months 361 days' is more than
--- nothing, and ends before it began. So terms are judged by the calendar too, from a February,
--- where months are shortest. None is longer than 100 years: one that leads beyond what a timestamp
--- holds would stop the keeper for all scopes.
+-- One row: the settings of the whole installation. Like the default policy, the first once.add_days() creates it, not this file: a
+-- restored dump of an extension brings its own. PostgreSQL compares intervals as if a month had 30 days, and adds them by the calendar:
+-- '-12 months 361 days' is greater than 0, and yet ends before it begins. So the checks also add each term to a February, the shortest
+-- month. No term is longer than 100 years: one beyond the range of timestamps would stop the keeper for all scopes.
 CREATE TABLE once.setting (
     only_row           boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     closed_before      integer NOT NULL,                      -- UUIDv7 keys of days before this one are expired
@@ -35,7 +33,7 @@ CREATE TABLE once.setting (
         AND timestamp '2001-02-01' + clock_skew <= '2001-02-01 12:00')
 );
 
--- The policy of a scope; the row '' is the default for scopes that have none of their own.
+-- The policy of a scope; the row '' is the default for scopes without a row.
 CREATE TABLE once.scope (
     scope              text COLLATE "C" PRIMARY KEY CHECK (length(scope) <= 255),
     lease              interval NOT NULL DEFAULT '60 seconds' CHECK (lease > '0' AND lease <= '7 days'),
@@ -43,11 +41,10 @@ CREATE TABLE once.scope (
     max_attempts       integer CHECK (max_attempts >= 1),     -- NULL: no limit
     on_stale           text COLLATE "C" NOT NULL DEFAULT 'in_doubt' CHECK (on_stale IN ('in_doubt', 'takeover',
         'verify')),
-    -- "schema.function", of f(tenant text, scope text, key text) RETURNS once.verification,
-    -- resolved whenever it is called: pg_upgrade refuses a database with a column of type
-    -- regprocedure.
+    -- "schema.function", of f(tenant text, scope text, key text) RETURNS once.verification, resolved at each call: pg_upgrade refuses a
+    -- database with a column of type regprocedure.
     verify             text COLLATE "C",
-    -- The floors let finish() and emit() skip this table for nearly all answers and events.
+    -- The lower bounds let finish() and emit() skip this table for nearly all answers and events.
     response_bytes_max integer NOT NULL DEFAULT 1048576 CHECK (response_bytes_max BETWEEN 8192 AND 67108864),
     event_bytes_max    integer NOT NULL DEFAULT 1048576 CHECK (event_bytes_max BETWEEN 8192 AND 67108864),  -- of a payload
     CHECK ((on_stale = 'verify') = (verify IS NOT NULL)),
@@ -67,8 +64,7 @@ CREATE TYPE once.verification AS (
     result_id        text
 );
 
--- What an attempt leaves: the answer that retries get, what it points to, and the error of one that
--- failed.
+-- What an attempt leaves: the answer for its retries, the result that it refers to, and the error if it failed.
 CREATE TYPE once.outcome AS (
     response_status  integer,
     response_body    bytea,
