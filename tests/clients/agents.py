@@ -37,8 +37,10 @@ def ways(file):
     """(language, driver, framework or None, case) of all that runs a file."""
     for language, drivers in DOORS.items():
         for driver, frameworks in drivers.items():
-            for framework in (None,) if file == "sql" else frameworks:
-                yield from ((language, driver, framework, case) for case in of_door(file, "client", language, framework))
+            for framework in (None,) if file == "sql" else (None, *frameworks) if file == "faults" else frameworks:
+                wanted = of_door(file, "client", language, framework or driver)
+                # A case of faults has requests if it has a service.
+                yield from ((language, driver, framework, case) for case in wanted if file != "faults" or ("service" in case) == (framework is not None))
 
 
 def name_of(way):
@@ -111,10 +113,9 @@ class Database:
         connection.autocommit = autocommit
         return connection
 
-    @property
-    def address(self):
-        """As an agent is told of it."""
-        return f"hostaddr=127.0.0.1 port={self.said['port']} dbname={self.said['database']} user={self.said['user']} connect_timeout=3"
+    def address_at(self, port=None):
+        """As an agent is told of it. port: of a forwarder."""
+        return f"hostaddr=127.0.0.1 port={port or self.said['port']} dbname={self.said['database']} user={self.said['user']} connect_timeout=3"
 
     def rows(self, query, *values):
         with self.own.cursor() as cursor:
@@ -141,22 +142,37 @@ class Database:
 class Agent(Talker):
     """The program of a language, over one of its drivers."""
 
-    def __init__(self, words, driver, database, log):
+    def __init__(self, words, driver, database, log, port=None):
         with open(log, "ab") as told:
-            super().__init__([*words, driver, database.address], stderr=told)
+            super().__init__([*words, driver, database.address_at(port)], stderr=told)
         self.database = database
         assert self.hear() == b"ready"
 
-    def call(self, call, **more):
-        """What it says of a call: its result, or Refused."""
+    def call(self, call, meanwhile=None, **more):
+        """What it says of a call: its result, or Refused. meanwhile: makes steps that the effect waits for."""
         said = self.ask(json.dumps({"call": call, **more}))
+        while "meanwhile" in said:
+            for step in said["meanwhile"]:
+                meanwhile(step)
+            said = self.ask("{}")
+        calls = {"calls": said["calls"]} if "calls" in said else {}
+        if "each" in said:
+            return calls | each_in(said["each"])
         if "error" in said:
-            raise told(said["error"])
-        return bytes_in(said["result"])
+            raise told(said["error"] | calls)
+        return bytes_in(said["result"] | calls)
 
 
 def bytes_in(said):
     return said if said.get("body") is None else said | {"body": base64.b64decode(said["body"])}
+
+
+def each_in(lines):
+    """Of calls at once, which have one answer. fresh: how many have made it."""
+    results = [bytes_in(line["result"]) if "result" in line else line for line in lines]
+    bodies = {result["body"] for result in results}
+    assert len(bodies) == 1, results
+    return {"fresh": sum(not result["replayed"] for result in results), "body": bodies.pop()}
 
 
 def told(error):
@@ -166,18 +182,18 @@ def told(error):
 
 
 class AgentCalls(Calls):
-    """Of a client; what is no call of a client's is plain SQL."""
+    """Of a client; what is no call of a client's is plain SQL. meanwhile: makes a step while an effect waits."""
 
-    def __init__(self, agent, case):
+    def __init__(self, agent, case, meanwhile=None):
         super().__init__(agent.database, case)
-        self.agent, self.plain = agent, Plain(agent.database, case)
+        self.agent, self.plain, self.meanwhile = agent, Plain(agent.database, case), meanwhile
 
     def call(self, step):
         if step["call"] in PLAIN:
             return self.plain.call(step)
         more = {name: value for name, value in self.filled(step).items() if name not in ("call", "expect", "door")}
         try:
-            result = self.agent.call(step["call"], **more)
+            result = self.agent.call(step["call"], self.meanwhile, **more)
         except Refused as refused:
             assert f"'{self.case['name']}'" not in refused.said.get("text", ""), "an error names no key"
             raise

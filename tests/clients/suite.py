@@ -65,8 +65,10 @@ class Calls:
     def filled(self, step):
         """The step, with what it leaves to the format."""
         name = self.case["name"]
-        own = {"do": [{"sql": f"INSERT INTO effect (key) VALUES ('{name}')"}], "answer": {"status": 201, "text": "done"}}
-        return {"scope": "conformance", "key": name, "tenant": "", "request": {"json": {"case": name}}, "effect": own, **step}
+        own = {"do": ["insert"], "answer": {"status": 201, "text": "done"}}
+        step = {"scope": "conformance", "key": name, "tenant": "", "request": {"json": {"case": name}}, "effect": own, **step}
+        insert = {"sql": f"INSERT INTO effect (key) VALUES ('{name}')"}
+        return step | {"effect": step["effect"] | {"do": [insert if each == "insert" else each for each in step["effect"].get("do", [])]}}
 
     def step(self, step):
         expected = step.get("expect", {})

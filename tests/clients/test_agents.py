@@ -14,6 +14,7 @@ from harness.postgres import ROOT
 from torture import languages
 
 from .agents import Agent, AgentCalls, AgentRequests, Server, name_of, ways
+from .faults import Faults, Forwarder
 from .suite import Plain, assert_rows
 
 WANTED = os.environ.get("PGONCE_CLIENT_DOORS", "").split(",")
@@ -34,11 +35,17 @@ def server():
     server.close()
 
 
-class Agents:
-    """The agent that is at work, and what it has last served: each driver and framework finds the keys unused."""
+@pytest.fixture(scope="module")
+def forwarder(server):
+    with Forwarder(server.said) as forwarder:
+        yield forwarder
 
-    def __init__(self, server, place):
-        self.server, self.place, self.words, self.agent, self.now, self.suite = server, place, {}, None, None, None
+
+class Agents:
+    """The agent that is at work, and what it has last served: each driver and framework finds the keys unused. Those of faults reach the server by the forwarder."""
+
+    def __init__(self, server, forwarder, place):
+        self.server, self.forwarder, self.place, self.words, self.agent, self.now, self.suite = server, forwarder, place, {}, None, None, None
 
     def of(self, file, language, driver, framework):
         if language not in self.words:
@@ -46,7 +53,8 @@ class Agents:
         database = self.server.database(file)
         if self.now != (file, language, driver):
             self.close()
-            self.agent, self.now = Agent(self.words[language], driver, database, self.place / f"{language}-{driver}.log"), (file, language, driver)
+            port = self.forwarder.port if file == "faults" else None
+            self.agent, self.now = Agent(self.words[language], driver, database, self.place / f"{language}-{driver}.log", port), (file, language, driver)
         if self.suite != (*self.now, framework):
             database.clear()
             self.suite = (*self.now, framework)
@@ -60,8 +68,8 @@ class Agents:
 
 
 @pytest.fixture(scope="module")
-def agents(server, tmp_path_factory):
-    each = Agents(server, tmp_path_factory.mktemp("agents"))
+def agents(server, forwarder, tmp_path_factory):
+    each = Agents(server, forwarder, tmp_path_factory.mktemp("agents"))
     yield each
     each.close()
 
@@ -79,7 +87,7 @@ def results():
 def agent(request, server, agents, way):
     """Of a way. Where its case fails it is ended, for nobody knows in which state it is."""
     language, driver, framework, case = way
-    file = request.node.originalname.split("_")[1]
+    file = request.node.originalname.split("_")[1].replace("fault", "faults")
     if server.said["gateway"] is None and any(step.get("door") == "gateway" for step in case["steps"]):
         pytest.skip("the gateway is not built")
     agent = agents.of(file, language, driver, framework)
@@ -109,6 +117,11 @@ def test_sql_case(agent, way):
     finished(agent, case, calls)
 
 
+def effects_of(agent, case):
+    effects = agent.database.value("SELECT count(*)::int FROM effect WHERE key = %s", case["name"])
+    assert effects == case.get("effects", effects)
+
+
 def requested(agent, way, gateway=None):
     """The steps of a case with requests."""
     _, _, framework, case = way
@@ -120,8 +133,7 @@ def requested(agent, way, gateway=None):
     finally:
         runs = requests.stop()
     assert runs == case.get("runs", runs)
-    effects = agent.database.value("SELECT count(*)::int FROM effect WHERE key = %s", case["name"])
-    assert effects == case.get("effects", effects)
+    effects_of(agent, case)
     finished(agent, case, calls)
 
 
@@ -133,3 +145,33 @@ def test_http_case(agent, way):
 @by_way("cross")
 def test_cross_case(agent, way, server):
     requested(agent, way, server.said["gateway"])
+
+
+@by_way("faults")
+def test_fault_case(agent, way, forwarder):
+    language, driver, framework, case = way
+    faults = Faults(forwarder, agent.database, language, driver)
+
+    def step(each):
+        if "fault" in each:
+            faults.step(each)
+        elif each.get("door") == "sql":
+            plain.step({name: value for name, value in each.items() if name != "door"})
+        else:
+            before = forwarder.round_trips
+            (calls if "call" in each else requests).step({name: value for name, value in each.items() if name != "trips"})
+            assert forwarder.round_trips - before == each.get("trips", forwarder.round_trips - before), each
+
+    calls, plain = AgentCalls(agent, case, step), Plain(agent.database, case)
+    requests = AgentRequests(agent, framework, case) if framework else None
+    runs = None
+    try:
+        for each in case["steps"]:
+            step(each)
+        faults.finish()
+    finally:
+        forwarder.heal()
+        runs = requests.stop() if requests else None
+    assert runs == case.get("runs", runs)
+    effects_of(agent, case)
+    finished(agent, case, calls)

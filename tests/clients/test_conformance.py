@@ -16,6 +16,7 @@ from harness.upstream import Upstream
 sys.path.insert(0, str(ROOT / "tools"))
 import clients_matrix  # noqa: E402
 
+from .agents import DOORS
 from .suite import PROBLEMS, Gateway, Plain, assert_rows, cases, config_of, of_door
 
 HTTP = of_door("http", "gateway")
@@ -82,14 +83,15 @@ def test_a_retry_through_another_door_gets_the_same_bytes(database, doors, case)
 
 
 def test_names_of_cases_are_keys_and_no_two_share_one():
-    names = [case["name"] for file in ("sql", "http", "cross") for case in cases(file)]
+    names = [case["name"] for file in ("sql", "http", "cross", "faults") for case in cases(file)]
     assert all(re.fullmatch(r"[a-z0-9-]{3,60}", name) for name in names)
     assert len(set(names)) == len(names)
 
 
 def test_a_case_names_no_door_that_nobody_is():
     known = {"client", "gateway", "sql", *clients_matrix.CLIENTS, *(way for ways in clients_matrix.WAYS.values() for way in ways)}
-    for file in ("sql", "http", "cross"):
+    known |= {driver for drivers in DOORS.values() for driver in drivers}
+    for file in ("sql", "http", "cross", "faults"):
         for case in cases(file):
             assert set(case.get("doors", [])) <= known, case["name"]
 

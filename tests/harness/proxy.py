@@ -18,6 +18,7 @@ from .postgres import PORT, private_directory
 
 SSL_REQUEST, GSS_REQUEST, CANCEL_REQUEST = 80877103, 80877104, 80877102
 READY_FOR_QUERY = b"Z"
+PARSE, BIND = b"P", b"B"
 ROUND_TRIPS = b"Q", b"S"  # Query, Sync: the messages whose answer a client waits for
 
 
@@ -43,9 +44,9 @@ class Proxy:
         self.rules = []
         self.lock = threading.Lock()
         self.sockets = []
-        self.takes_cancels = True
+        self.takes_cancels = self.reachable = True
         self.delay_s = 0
-        self.delayed = 0  # round trips, so far
+        self.round_trips = 0  # so far
         self.open = {"frontend": threading.Event(), "backend": threading.Event()}
         self.thaw()
         if tcp:
@@ -108,6 +109,16 @@ class Proxy:
         for each in self.open.values():
             each.set()
 
+    def away(self):
+        """From now on there is no server: every connection is lost, and no other is made."""
+        self.reachable = False
+        with self.lock:
+            for each in self.sockets:
+                hang_up(each)
+
+    def back(self):
+        self.reachable = True
+
     def _add(self, rule):
         with self.lock:
             self.rules.append(rule)
@@ -127,10 +138,14 @@ class Proxy:
                 client = self.listener.accept()[0]
             except OSError:
                 return
+            if client.family == socket.AF_INET:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each piece of an answer goes at once
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with self.lock:
                 self.sockets += [client, server]
             try:
+                if not self.reachable:
+                    raise OSError("away")
                 server.connect(self.target)
             except OSError:
                 hang_up(client)  # the server is down: so are we
@@ -148,6 +163,7 @@ class Link:
         self.proxy, self.client, self.server = proxy, client, server
         self.swallowing = None
         self.muted = False  # nothing of the server's reaches the client any more
+        self.statements = {}  # name: text, of Parse
 
     def cut(self, rule=None):
         hang_up(self.client)
@@ -155,19 +171,26 @@ class Link:
         if rule:
             rule.fired.set()
 
+    def told(self, kind, body):
+        """A message's text: of Bind also the text of its statement, which was prepared before."""
+        if kind == PARSE:
+            name, text, _ = body.split(b"\0", 2)
+            self.statements[name] = text
+        return body + self.statements.get(body.split(b"\0", 2)[1], b"") if kind == BIND else body
+
     def frontend(self):
         try:
             self._startup()
             while True:
                 kind, body, raw = message(self.client)
-                rule = self.proxy.take("frontend", kind, body)
+                rule = self.proxy.take("frontend", kind, self.told(kind, body))
                 if rule and rule.action == "swallow":
                     self.swallowing = rule  # before the server can answer
                 self.muted = self.muted or (rule is not None and rule.action == "forward")  # else a quick server's answer would pass
                 self.proxy.open["frontend"].wait()
-                if self.proxy.delay_s and kind in ROUND_TRIPS:
+                if kind in ROUND_TRIPS:
+                    self.proxy.round_trips += 1
                     time.sleep(self.proxy.delay_s)
-                    self.proxy.delayed += 1
                 if not rule or rule.action != "drop":
                     self.server.sendall(raw)
                 if rule and rule.action != "swallow":

@@ -9,10 +9,16 @@ const {servesAt} = require('./world');
 const torture = require('./torture');
 
 async function answerLines() {
+  const lines = readline.createInterface({input: process.stdin})[Symbol.asyncIterator]();
+  const say = (said) => process.stdout.write(`${JSON.stringify(said)}\n`);
+  const converse = (said) => {
+    say(said);
+    return lines.next();
+  };
   process.stdout.write('ready\n');
-  for await (const line of readline.createInterface({input: process.stdin})) {
+  for await (const line of lines) {
     const order = JSON.parse(line);
-    process.stdout.write(`${JSON.stringify(await (order.call ? calls.answer(order) : torture.answer(order)))}\n`);
+    say(await (order.call ? calls.answer(order, converse) : torture.answer(order)));
   }
   process.exit(0);
 }

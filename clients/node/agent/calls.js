@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: PostgreSQL
-// The calls of clients/conformance/sql.json, and the services of http.json.
+// The calls of clients/conformance/sql.json and faults.json, and the services of http.json.
 'use strict';
 
 const {once, pool, theirs} = require('./world');
-const {Failed, OnceError} = theirs('./index.js');
+const {Failed, LeaseLost, NotDone, OnceError} = theirs('./index.js');
 const {Service, bytesOf} = require('./services');
 
 const claims = {};
 let service;
+let kept; // the transaction of an effect, after it
 
 function answerOf(said = {}) {
   const body = said.json ?? said.text ?? bytesOf(said);
@@ -24,10 +25,13 @@ const said = (answer) => ({
   result_type: answer.resultType, result_id: answer.resultId,
 });
 
-async function act(each, tx) {
+/** converse: says a line, and waits for one. */
+async function act(each, tx, converse) {
   const {aggregate_type: aggregateType, aggregate_id: aggregateId, event_type: eventType, content_type: contentType, topic, payload, base64, ...more} = each.emit ?? each.emit_bytes ?? {};
   const about = {aggregateType, aggregateId, eventType, ...more};
   if (each.sql) await tx.query(each.sql);
+  else if (each.meanwhile) await converse({meanwhile: each.meanwhile});
+  else if (each.keep) kept = tx;
   else if (each.emit) await once.emit(tx, topic, payload, about);
   else if (each.emit_bytes) await once.emitBytes(tx, topic, Buffer.from(base64, 'base64'), contentType, about);
   else if (each.swallow) await tx.query(each.swallow).catch(() => {});
@@ -37,12 +41,17 @@ async function act(each, tx) {
 /** What an effect throws where it is told to. */
 class Thrown extends Error {}
 
-const effectOf = ({effect}) => async (tx) => {
-  for (const each of effect.do ?? []) await act(each, tx);
+/** of.calls: how often it was called. */
+const effectOf = ({effect}, of, converse) => async (tx) => {
+  of.calls++;
+  for (const each of effect.do ?? []) if (of.calls <= (each.first ?? Infinity)) await act(each, tx, converse);
   if (effect.throw) throw new Thrown(effect.throw);
+  if (effect.not_done) throw new NotDone(effect.not_done);
   if (effect.fail) throw new Failed(effect.fail.code, effect.fail.message, answerOf(effect.fail));
   return answerOf(effect.answer);
 };
+
+const optionsOf = ({tenant, wait_ms: waitMs, deadline_ms: deadlineMs, isolation}) => ({tenant, waitMs, deadlineMs, isolation});
 
 /** The verdict when an applied message is received again, in the caller's own transaction. */
 async function receivedAgain(consumer, message, request, tenant) {
@@ -57,10 +66,10 @@ async function receivedAgain(consumer, message, request, tenant) {
 }
 
 const CALLS = {
-  run: async (order) => said(await once.run(order.scope, order.key, requestOf(order), effectOf(order), {tenant: order.tenant})),
+  run: async (order, of, converse) => said(await once.run(order.scope, order.key, requestOf(order), effectOf(order, of, converse), optionsOf(order))),
   claim: async (order) => {
-    const {scope, key, tenant, lease_ms: leaseMs, retention_ms: retentionMs, takeover} = order;
-    const claim = await once.claim(scope, key, requestOf(order), {tenant, leaseMs, retentionMs, takeover});
+    const {scope, key, lease_ms: leaseMs, retention_ms: retentionMs, takeover} = order;
+    const claim = await once.claim(scope, key, requestOf(order), {...optionsOf(order), leaseMs, retentionMs, takeover});
     if (claim.replayed) return said(claim);
     claims[order.as] = claim;
     return {verdict: claim.verdict, fence: claim.fence};
@@ -69,14 +78,24 @@ const CALLS = {
   fail: async ({of, answer, retryable, code, message}) => ({is: await claims[of].fail(retryable, {code, message, answer: answerOf(answer)})}),
   renew: async ({of}) => ({is: await claims[of].renew()}),
   release: async ({of}) => ({is: await claims[of].release()}),
-  receive: async (order) => {
+  lost: async ({of}) => {
+    const {signal} = claims[of];
+    if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve, {once: true}));
+    return {is: signal.reason instanceof LeaseLost};
+  },
+  late: async ({sql}) => void (await kept.query(sql)),
+  receive: async (order, of, converse) => {
     const {consumer, message, tenant} = order;
-    const verdict = await once.consume(consumer, message, requestOf(order), effectOf(order), {tenant});
+    const verdict = await once.consume(consumer, message, requestOf(order), effectOf(order, of, converse), {tenant});
     return {verdict, again: await receivedAgain(consumer, message, requestOf(order), tenant)};
   },
-  effect: async (order) => {
-    const result = bytesOf(order.result).toString();
-    const value = await once.effect({scope: order.scope, key: order.key, tenant: order.tenant, request: requestOf(order)}, async () => result)();
+  effect: async (order, of, converse) => {
+    const {scope, key, tenant, result, work = {}} = order;
+    const does = effectOf({effect: work}, of, converse);
+    const value = await once.effect({scope, key, tenant, request: requestOf(order)}, async () => {
+      await does();
+      return bytesOf(result).toString();
+    })();
     return said({body: JSON.stringify(value)});
   },
   forget: async () => {
@@ -95,19 +114,28 @@ const CALLS = {
   stop: async () => ({...(await service.stop()), out: pool.totalCount - pool.idleCount}),
 };
 
+// A use of the transaction that is not allowed.
+const USAGE = new Set(['transaction_control', 'not_in_transaction']);
+
 function refused(error) {
   if (error instanceof Thrown) return {code: 'application'};
+  if (error instanceof NotDone) return {code: 'not_done'};
   const text = `${error.message} ${error.stack}`;
-  if (!(error instanceof OnceError)) return {code: 'none of the client', text};
-  return {code: error.code, sqlstate: error.sqlstate, status: error.status, retryable: error.retryable, answer: error.answer && said(error.answer), text};
+  if (!(error instanceof OnceError)) return {code: error.severity ? 'database' : 'none of the client', sqlstate: error.code, text};
+  return {code: USAGE.has(error.code) ? 'usage' : error.code, sqlstate: error.sqlstate, status: error.status, retryable: error.retryable, answer: error.answer && said(error.answer), text};
 }
 
-async function answer(order) {
-  try {
-    return {result: await CALLS[order.call](order)};
-  } catch (error) {
-    return {error: refused(error)};
-  }
+async function answer(order, converse) {
+  const of = {calls: 0};
+  const one = async () => {
+    try {
+      return {result: await CALLS[order.call](order, of, converse) ?? {}};
+    } catch (error) {
+      return {error: refused(error)};
+    }
+  };
+  if (order.callers) return {each: await Promise.all(Array.from({length: order.callers}, one)), calls: of.calls};
+  return {...await one(), calls: of.calls};
 }
 
 module.exports = {answer};

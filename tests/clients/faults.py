@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What happens between a client and its server while a case of faults.json runs (clients/conformance/README.md, "Faults"): the forwarder between the two, and
+the steps that are for it."""
+
+import pathlib
+import time
+
+from harness.broker import free_port
+from harness.proxy import Proxy
+
+PATIENCE_S = 60
+# A moment: the text of the message that the client sends then, where it is not another one's.
+MOMENTS = {"begin": "BEGIN", "start": "once.try_start", "effect": "INSERT INTO effect", "finish": "once.finish", "commit": "COMMIT", "smaller": "ROLLBACK TO",
+           "claim": "once.claim", "complete": "once.complete", "fail": "once.fail"}  # fmt: skip
+# By language or driver.
+SPELT = {
+    "sql": {"begin": "begin", "commit": "commit"},
+    # Its claims and reports are transactions of several statements: they are made by COMMIT.
+    "java": {"start": "once.start", "claim": "COMMIT", "complete": "COMMIT", "fail": "COMMIT"},
+}
+OPEN = "FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+
+
+class Target:
+    """What a Proxy wants to know of a server."""
+
+    def __init__(self, said):
+        self.directory = pathlib.Path(said["socket"])
+
+
+class Forwarder(Proxy):
+    """said: of server.py."""
+
+    def __init__(self, said):
+        super().__init__(Target(said), tcp=free_port())
+        self.target = f"{said['socket']}/.s.PGSQL.{said['port']}"
+
+    def heal(self):
+        with self.lock:
+            self.rules.clear()
+        self.thaw()
+        self.back()
+
+
+def until(condition, what):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+class Faults:
+    """Of one case by one driver."""
+
+    def __init__(self, forwarder, database, language, driver):
+        self.forwarder, self.database = forwarder, database
+        self.texts = {**MOMENTS, **SPELT.get(language, {}), **SPELT.get(driver, {})}
+        self.rules = []
+
+    def step(self, step):
+        getattr(self, step["fault"])(step)
+
+    def lose(self, step, how):
+        text = self.texts.get(step["of"], step["of"])
+        first, *_ = [getattr(self.forwarder, how)(text) for _ in range(step.get("times", 1))]
+        self.rules.append((first, step))
+
+    def lose_request(self, step):
+        self.lose(step, "lose_request")
+
+    def lose_connection_after(self, step):
+        self.lose(step, "lose_connection_after")
+
+    def lose_answer(self, step):
+        self.lose(step, "lose_answer")
+
+    def heal(self, _step):
+        self.forwarder.heal()
+
+    def freeze(self, _step):
+        self.forwarder.freeze()
+
+    def away(self, _step):
+        self.forwarder.away()
+
+    def kill(self, _step):
+        (pid,) = self.database.row(f"SELECT pid {OPEN}")
+        self.database.execute("SELECT pg_terminate_backend(%s)", pid)
+        until(lambda: not self.database.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), "the backend ends")
+
+    def until(self, step):
+        until(lambda: self.database.value(step["sql"]) is True, step["sql"])
+
+    def finish(self):
+        """Each loss has happened: else the case has shown nothing."""
+        for rule, step in self.rules:
+            assert rule.fired.wait(PATIENCE_S), f"it never came to this: {step}"
