@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._authorise(tenant): raises P4003 unless the caller may name this tenant. The caller is the role that the session
--- has SET, else the one that logged in (current_user is the owner here: SECURITY DEFINER). Raises before anything is
--- read, so a refused caller cannot learn whether a key exists.
+-- once._authorise(tenant): raises P4003 unless the caller may name this tenant. The caller is the role that the session has SET,
+-- otherwise the one that logged in (current_user is the owner here: SECURITY DEFINER). Raises before it reads anything, so a refused
+-- caller cannot learn whether a key exists.
 CREATE FUNCTION once._authorise(tenant text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     caller text := coalesce(nullif(current_setting('role'), 'none'), session_user::text);

@@ -1,12 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check(tenant, scope, key, bucket, fingerprint): raises what is wrong with a call's arguments, or the caller's
--- right to the tenant; returns where nothing is. The hot functions call it only after their one combined test has
--- failed.
+-- once._check(tenant, scope, key, bucket, fingerprint): raises if a call's arguments are invalid or the caller has no right to the
+-- tenant. The hot functions call it only after their one combined check has failed.
 CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF tenant IS NULL OR length(tenant) > 255 OR NOT once._find_native() THEN
         PERFORM once._refuse('P4003', tenant, scope, key, NULL, 'the tenant is missing or too long',
-            'A tenant is 0 to 255 characters, '''' where there is only one.');
+            'A tenant is 0 to 255 characters; use '''' if there is only one.');
     END IF;
     PERFORM once._authorise(tenant);
     IF scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 THEN

@@ -1,18 +1,18 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_and_lock(tenant, scope, key, fingerprint, holding): the gate of the hot functions. Raises what is wrong with a
--- call's arguments or the caller's right to the tenant; returns the key's bucket. holding: also takes the intent's
--- advisory lock, without waiting, and returns NULL where another transaction has it.
+-- once._check_and_lock(tenant, scope, key, fingerprint, holding): the entry check of the hot functions. Raises if a call's arguments are
+-- invalid or the caller has no right to the tenant; returns the key's bucket. holding: also takes the intent's advisory lock, without
+-- waiting, and returns NULL if another transaction has it.
 --
--- Why it is written so: PL/pgSQL prepares an expression when a transaction first meets it, which costs far more than to
--- evaluate it, and each function or operator that an expression does without saves nearly 2,000 instructions. So start,
--- finish and emit have a gate of one expression for what is usual, and come here with the rest: a call from function to function costs
--- 8,500. The quick test lets nothing wrong through; what it does not know (a bound role, a long name) is left to once._check.
+-- Why it is written so: PL/pgSQL prepares an expression when a transaction first reaches it, which costs far more than to evaluate it,
+-- and each function or operator less in an expression saves nearly 2,000 instructions. So start, finish and emit have their own check of
+-- one expression for the usual arguments, and call this function for the others: a call from function to function costs 8,500. The quick
+-- check accepts nothing invalid; for what it cannot judge (a bound role, a long name) it calls once._check.
 CREATE FUNCTION once._check_and_lock(tenant text, scope text, key text, fingerprint bytea, holding boolean) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     bucket integer;
 BEGIN
-    -- Of once._bucket only what this key needs. A key of today is one by comparison; else its time is reckoned.
+    -- Only the part of once._bucket that this key needs. A key of today is found by comparison; for others the day is computed.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         bucket := CASE WHEN once._is_dated(key) THEN once._match_day(key, once._today()) END;
         IF bucket IS NULL THEN

@@ -1,12 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_batch(tenant, sizes): raises where a batch as a whole cannot be taken: the tenant, arrays of unequal
--- length, too many elements. Bad elements are not its business: each gets its own verdict. A claim holds one lock per
--- element until its transaction ends.
+-- once._check_batch(tenant, sizes): raises if a batch as a whole is invalid: the tenant, arrays of unequal length, too many elements. It
+-- does not check elements: each gets its own verdict. A claim holds one lock per element until its transaction ends.
 CREATE FUNCTION once._check_batch(tenant text, VARIADIC sizes integer[]) RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
     IF tenant IS NULL OR length(tenant) > 255 OR NOT once._find_native() THEN
         PERFORM once._refuse('P4003', tenant, NULL, NULL,
-            'a tenant is 0 to 255 characters, '''' where there is only one');
+            'a tenant is 0 to 255 characters; use '''' if there is only one');
     END IF;
     PERFORM once._authorise(tenant);
     IF -1 = ANY (sizes) THEN
@@ -16,7 +15,7 @@ BEGIN
     IF (sizes[1] = ALL (sizes)) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the arrays of a batch differ in length',
             DETAIL = array_to_string(sizes, ' ', 'NULL'),
-                HINT = 'Pass one element per intent in every array; use NULL elements for what is absent.';
+                HINT = 'Pass one element per intent in every array; use NULL elements for absent values.';
     END IF;
     IF coalesce(sizes[1], 0) > 10000 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: a batch has at most 10000 elements',

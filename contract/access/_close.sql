@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._close(made): takes from everybody but its owner whatever they hold on a table, a view or a sequence. To be called for
--- each that is made: default privileges (ALTER DEFAULT PRIVILEGES) may have given it to strangers, and to roles of the
--- contract, at its making.
+-- once._close(made): revokes all privileges on a table, a view or a sequence from everyone but its owner. Call it for each new one:
+-- default privileges (ALTER DEFAULT PRIVILEGES) may have granted it to strangers, and to roles of the contract.
 CREATE FUNCTION once._close(made regclass) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     grantee text;

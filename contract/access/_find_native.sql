@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._find_native(): true. Loads pgonce_native into this session where it is installed in this database: statements that
--- are planned from now on have its functions in the place of the hot ones. A library that is missing or broken is as good
--- as none. A schema of that name may be anybody's, a function in C only a superuser's.
+-- once._find_native(): true. Loads pgonce_native into this session if it is installed in this database: statements planned from now on
+-- use its functions instead of the hot ones. A missing or broken library counts as not installed. Anybody may own a schema of that name,
+-- but only a superuser a function in C.
 --
--- Why it is written so: IMMUTABLE is not the truth, but the planner then asks when it first plans the expression that has
--- it, once a session as a rule, and leaves out what is true: a call pays nothing for it. Once a session also after
--- DISCARD: once.native is set, by the library or here.
+-- Why it is written so: it is not really IMMUTABLE, but so the planner evaluates it when it first plans an expression that contains it,
+-- normally once a session, and then removes the constant true: a call pays nothing for it. After DISCARD it also runs only once a
+-- session: the library or this function sets once.native.
 CREATE FUNCTION once._find_native() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     load regprocedure;
@@ -17,7 +17,7 @@ BEGIN
             BEGIN
                 PERFORM once_native.load();
             EXCEPTION WHEN OTHERS THEN
-                NULL;       -- SQL decides, as it did before
+                NULL;       -- the SQL functions decide, as before
             END;
         END IF;
         IF current_setting('once.native', true) IS NULL THEN

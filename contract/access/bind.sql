@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.bind(role_name, tenant): lets a role name this tenant; once.unbind takes it back. For roles
--- that are granted once_tenant. A role that may name any tenant (once_app, a superuser) cannot be
--- bound: it raises 42501, rather than give a bond that does not hold. Raises P4003 for a tenant that is too long
--- or holds a control character.
+-- once.bind(role_name, tenant): lets a role name this tenant; once.unbind takes it back. For roles that are granted once_tenant. A role
+-- that may name any tenant (once_app, a superuser) cannot be bound: the call raises 42501, because the binding would have no effect.
+-- Raises P4003 for a tenant that is too long or contains a control character.
 CREATE FUNCTION once.bind(role_name text, tenant text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -14,7 +13,7 @@ BEGIN
     IF tenant IS NULL OR length(tenant) > 255 THEN
         PERFORM once._refuse('P4003', tenant, NULL, NULL, 'a tenant is 0 to 255 characters');
     ELSIF tenant COLLATE "C" ~ E'[\\x01-\\x1f\\x7f]' THEN
-        PERFORM once._refuse('P4003', tenant, NULL, NULL, 'the tenant holds a control character');
+        PERFORM once._refuse('P4003', tenant, NULL, NULL, 'the tenant contains a control character');
     END IF;
     INSERT INTO once.binding AS b VALUES (role_name, tenant) ON CONFLICT DO NOTHING;
 END $$;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.errors(): every SQLSTATE that the contract raises: its name, sentence, hint, and whether the
--- same call may be tried again as it is. Clients branch on the code and never on text.
+-- once.errors(): every SQLSTATE that the contract raises: its name, sentence, hint, and whether the same call may be retried unchanged.
+-- Clients branch on the code and never on text.
 CREATE FUNCTION once.errors(OUT code text, OUT name text, OUT retry boolean, OUT message text, OUT hint text)
 RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     VALUES

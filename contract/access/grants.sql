@@ -1,13 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Who may do what. Nobody but the owner touches a table, except that once_capture reads once.outbox;
--- each role below may EXECUTE the functions listed for it, in once and in once_job, whose schema it may use if one of them is there;
--- once_reader and once_admin may read the views, which show all tenants. The
--- roles are made where the installer may make roles; where not, a notice names them, and pgonce
--- doctor shows what an administrator has to run. Ends without a role of its own: it is run again at
--- every upgrade, and takes back what anybody else was given meanwhile.
+-- Who may do what. Only the owner accesses tables, except that once_capture reads once.outbox; each role below may EXECUTE the functions
+-- listed for it, in once and in once_job, whose schema it may use if it has a function there; once_reader and once_admin may read the
+-- views, which show all tenants. The roles are created if the installer may create roles; if not, a notice names them, and pgonce doctor
+-- shows the commands for an administrator. The script ends without its own role: it runs again at every upgrade, and revokes what other
+-- roles were granted meanwhile.
 
--- First from everybody but the owner: PUBLIC may execute any new function, and default privileges
--- (ALTER DEFAULT PRIVILEGES) may have opened everything to anybody when it was made.
+-- First revoke from everyone but the owner: PUBLIC may execute any new function, and default privileges (ALTER DEFAULT PRIVILEGES) may
+-- have opened a new object to anyone.
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once, once_job FROM PUBLIC;
 DO $$
 DECLARE
@@ -31,8 +30,7 @@ END $$;
 
 DO $$
 DECLARE
-    -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see
-    -- once.bind.
+    -- role, purpose, its functions. once_tenant is once_app for the roles of one tenant: see once.bind.
     app text[] := ARRAY['start', 'try_start', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many',
     'fail',
     'fail_many', 'renew', 'renew_many',
@@ -75,7 +73,7 @@ BEGIN
                     RAISE NOTICE 'pgonce: role % is missing, and % may not make it: ask an administrator to make it, then run init again',
                                  granted.role_name, current_user;
                     CONTINUE;
-                WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster made it just now
+                WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster has just created it
             END;
         END IF;
         EXECUTE format('GRANT USAGE ON SCHEMA once TO %I', granted.role_name);

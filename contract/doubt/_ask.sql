@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._ask(policy, tenant, scope, key): once._verify for recovery and for what is in doubt
--- already: where the verify function raises, the answer is 'unknown' and failure tells why, so that
--- the others are asked nevertheless.
+-- once._ask(policy, tenant, scope, key): once._verify for recovery, and for intents that are in doubt already: if the verify function
+-- raises, the answer is 'unknown' and failure contains the error, so that the other intents are still checked.
 CREATE FUNCTION once._ask(policy once.scope, tenant text, scope text, key text, OUT verified once.verification, OUT failure text)
 LANGUAGE plpgsql AS $$
 DECLARE

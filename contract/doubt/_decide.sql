@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide(source, stored, to_state, reason, kind, outcome): stores a decision on an intent, if it
--- still is what was read, and raises the fence, so that a zombie of the old attempt is shut out; recorded in once.decision with who
--- and why. source is the table of the row, once.intent or once.archive. False where its attempt is reporting right now, or the row
--- was changed or moved meanwhile. The caller holds the intent's advisory lock.
+-- once._decide(source, stored, to_state, reason, kind, outcome): stores a decision on an intent if its row is unchanged since it was
+-- read. Raises the fence, which shuts out a zombie of the old attempt. Records in once.decision who decided and why. source is the table
+-- of the row, once.intent or once.archive. Returns false if the attempt is reporting at this moment, or if the row was changed or moved
+-- meanwhile. The caller holds the intent's advisory lock.
 CREATE FUNCTION once._decide(source regclass, stored once.intent, to_state once.state, reason text, kind text,
     outcome once.outcome) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

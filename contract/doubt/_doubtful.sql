@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._doubtful(of_tenant, of_scope, of_error, since, until, take, after): the intents in doubt, at most take of them, for a tenth of
--- a second or so, each with its table (once.intent or once.archive) and the cursor that leads behind it. First tried since, in doubt
--- before until: nothing of it happened before or after. NULL: any. A last row without an intent only says where to go on; NULL
--- there: through.
--- The archive comes last, so that what is moved there meanwhile is met there.
+-- once._doubtful(of_tenant, of_scope, of_error, since, until, take, after): the intents in doubt, at most take of them, reading for about
+-- a tenth of a second; each with its table (once.intent or once.archive) and the cursor of the position after it. since and until select
+-- intents that were first tried since, and in doubt before until: nothing of them happened outside that period. NULL: any. A last row
+-- without an intent only has the cursor for the next call; NULL there means done. The archive comes last, so that a row that moves there
+-- meanwhile is still found.
 CREATE FUNCTION once._doubtful(of_tenant text, of_scope text, of_error text, since timestamptz, until timestamptz, take integer,
     after text) RETURNS TABLE (source regclass, stored once.intent, next text)
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
@@ -17,7 +17,7 @@ DECLARE
     met record;
 BEGIN
     LOOP
-        -- The table that the cursor names, or the next one where it is gone. Opened by name, which a day keeps until it is closed.
+        -- The table that the cursor names, or the next one if that is gone. Opened by name, which a day keeps until it is closed.
         SELECT l.* INTO leaf
           FROM (SELECT c.oid::regclass AS name, h.inhparent::regclass AS parent,
                        CASE h.inhparent WHEN 'once.archive'::regclass THEN 1000000000 ELSE 0 END

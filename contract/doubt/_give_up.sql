@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._give_up(stored, to_state, code, reason, kind): ends an attempt without an answer: in doubt,
--- or failed for good. An answer of an earlier attempt goes: no retry is to get it. The caller holds
--- the row (once._hold).
+-- once._give_up(stored, to_state, code, reason, kind): ends an attempt without an answer: in doubt, or failed for good. Deletes an answer
+-- that an earlier attempt left, since no retry may get it. The caller holds the row (once._hold).
 CREATE FUNCTION once._give_up(stored once.intent, to_state once.state, code text, reason text, kind text) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._is_unchanged(source, stored): whether an intent still is what was read, in once.intent or once.archive. For a caller that has read
--- without its advisory lock and has that now: no verify function is to be asked about an attempt that another has begun meanwhile.
+-- once._is_unchanged(source, stored): whether an intent, in once.intent or once.archive, is still as it was read. For a caller that read
+-- it without its advisory lock and holds the lock now: no verify function may be asked about an attempt that began meanwhile.
 CREATE FUNCTION once._is_unchanged(source regclass, stored once.intent) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     found_it boolean;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._parse_cursor(after): a cursor of those who read through the tables, table:block:row, the address
--- of the last row that was looked at; NULL: before the first.
+-- once._parse_cursor(after): the cursor of a function that reads through the tables, table:block:row, the address of the last row that it
+-- looked at; NULL: before the first row.
 CREATE FUNCTION once._parse_cursor(after text) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     place bigint[] := CASE WHEN after COLLATE "C" ~ '^[0-9]{1,18}:[0-9]{1,10}:[0-9]{1,5}$' THEN string_to_array(after, ':')::bigint[] END;

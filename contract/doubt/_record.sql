@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._record(tenant, scope, key, fence, from_state, to_state, reason, kind, before): notes in once.decision what was decided
--- about an intent: who, when, why, from what to what. To be called after the change; before: the row as it was. kind is
--- 'resolve' (an operator), 'verify', 'doubt' or 'abandon' (by verify, policy or used-up attempts), 'takeover' or 'retry' (a
--- new attempt), 'retire' (its day was).
+-- once._record(tenant, scope, key, fence, from_state, to_state, reason, kind, before): records a decision about an intent in
+-- once.decision: who, when, why, from which state to which. Call it after the change; before is the row as it was. kind is 'resolve' (an
+-- operator), 'verify', 'doubt' or 'abandon' (by verify, policy or used-up attempts), 'takeover' or 'retry' (a new attempt), 'retire' (the
+-- intent's day was retired).
 CREATE FUNCTION once._record(tenant text, scope text, key text, fence integer, from_state once.state, to_state once.state, reason text,
     kind text DEFAULT 'resolve', before once.intent DEFAULT NULL) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_variable

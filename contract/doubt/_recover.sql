@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._recover(take, of_scope, of_tenant, after, upto): the work of once.recover; with upto, within one table up to that
--- block, for the sweep. A cursor is bucket:block:place, the address of the last row that was looked at.
--- First all are judged, each under its advisory lock and no row's, since a verify function may be slow and a report must not
--- wait for it; then what was found is stored, each row only if it still is what was judged.
+-- once._recover(take, of_scope, of_tenant, after, upto): the work of once.recover; with upto, within one table up to that block, for the
+-- sweep. A cursor is bucket:block:place, the address of the last row that was looked at. It first judges all intents, each under its
+-- advisory lock and without a row lock, since a verify function may be slow and a report must not wait for it. Then it stores the
+-- decisions, each only if the row is still as it was judged.
 CREATE FUNCTION once._recover(take integer, of_scope text, of_tenant text, after text, upto bigint DEFAULT NULL)
 RETURNS TABLE (tenant text, scope text, key text, fence integer, answer text, decided text, reason text, next text)
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
@@ -26,7 +26,7 @@ DECLARE
 BEGIN
     <<tables>>
     LOOP
-        -- The table that the cursor names, or the next one where it is gone.
+        -- The table that the cursor names, or the next one if that is gone.
         place := (SELECT CASE WHEN b = place[1] THEN place ELSE ARRAY[b, 0, 0]::bigint[] END
                     FROM unnest(buckets) AS b WHERE b >= place[1] ORDER BY b LIMIT 1);
         IF place IS NULL OR (upto IS NOT NULL AND place[2] >= upto) THEN
@@ -90,7 +90,7 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    -- Where to go on, if the last row does not say so.
+    -- The cursor for the next call, if the last row does not have it.
     IF next IS DISTINCT FROM onward OR (cardinality(stored) = 0 AND NOT through) THEN
         tenant := NULL; scope := NULL; key := NULL; fence := NULL; answer := NULL; decided := NULL; reason := NULL;
         next := onward;

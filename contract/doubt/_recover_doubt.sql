@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._recover_doubt(take, of_scope, of_tenant, after): the work of once.recover for what is in doubt: the verify function of each
--- scope that has one is asked, unless the doubt has kept its lease: until that has passed its attempt may still be at work, and what is
--- absent now may happen yet. As in once._recover all are judged first, and no row is locked meanwhile; what was found is stored where
--- the row still is what was judged.
+-- once._recover_doubt(take, of_scope, of_tenant, after): the work of once.recover for intents in doubt: asks the verify function of each
+-- scope that has one, unless the doubt still has a lease: until that has passed its attempt may still be at work, and an effect that is
+-- absent now may still happen. As in once._recover, it first judges all intents without locking a row; then it stores each decision if
+-- the row is still as it was judged.
 CREATE FUNCTION once._recover_doubt(take integer, of_scope text, of_tenant text, after text)
 RETURNS TABLE (tenant text, scope text, key text, fence integer, answer text, decided text, reason text, next text)
 LANGUAGE plpgsql AS $$

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._recover_one(stored, policy, verified, failure): stores what was found out about a stale
--- intent, if it still is what was judged: its attempt may have reported since, or renewed its
--- lease. decided is NULL then.
+-- once._recover_one(stored, policy, verified, failure): stores the decision on a stale intent, if its row is still as it was judged: its
+-- attempt may have reported since, or renewed its lease. In that case decided is NULL.
 CREATE FUNCTION once._recover_one(stored once.intent, policy once.scope, verified once.verification, failure text, OUT decided text,
     OUT reason text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -9,7 +8,7 @@ DECLARE
     used_up boolean := (stored.attempts >= policy.max_attempts) IS TRUE;
 BEGIN
     IF failure IS NOT NULL THEN
-        decided := 'retry';             -- nothing was found out, and the next attempt asks again
+        decided := 'retry';             -- no answer: the next attempt asks again
         reason := failure;
     ELSIF verified.answer = 'happened' THEN
         decided := 'succeeded';

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._store_verified(...): a verify function said that the effect of an attempt happened that is
--- stale or in doubt: stores its outcome. The caller holds the row (once._hold).
+-- once._store_verified(...): stores the outcome of an attempt that is stale or in doubt after a verify function answered that its effect
+-- happened. The caller holds the row (once._hold).
 CREATE FUNCTION once._store_verified(tenant text, scope text, key text, bucket integer, fence integer, verified once.verification)
 RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

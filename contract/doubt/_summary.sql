@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._summary(stored): what once.decision keeps of an intent before and after a decision: no fingerprint, and of the answer its
--- status and size only. NULL where there is no row.
+-- once._summary(stored): what once.decision keeps of an intent before and after a decision: without the fingerprint, and of the answer
+-- only its status and size. NULL if there is no row.
 CREATE FUNCTION once._summary(stored once.intent) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN (stored).state IS NOT NULL THEN jsonb_strip_nulls(jsonb_build_object(
         'state', (stored).state, 'fence', (stored).fence, 'attempts', (stored).attempts, 'owner', (stored).owner,

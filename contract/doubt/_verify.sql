@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._verify(policy, tenant, scope, key): asks the scope's verify function whether the effect of an intent that is
--- stale or in doubt happened. An answer outside the three words is 'unknown'; an exception of the function is the caller's,
--- and so is an outcome that cannot be stored.
+-- once._verify(policy, tenant, scope, key): asks the scope's verify function whether the effect of a stale or doubtful intent happened.
+-- An answer other than the three words counts as 'unknown'. An exception of the function, and an outcome that cannot be stored, are
+-- raised to the caller.
 CREATE FUNCTION once._verify(policy once.scope, tenant text, scope text, key text) RETURNS once.verification LANGUAGE plpgsql AS $$
 DECLARE
     found_out once.verification;

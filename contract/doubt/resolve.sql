@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.resolve(scope, key, as_state, reason, outcome..., tenant): an operator's decision on an intent that is in doubt,
--- stale, or failed retryably: as_state is 'succeeded' (the effect happened; give its outcome), 'failed_retryable' (it
--- did not; the next attempt may run) or 'failed_final' (it did not and shall not). Raises the fence, so that a zombie
--- of the old attempt is shut out; recorded in once.decision with who and why. Returns the state before. A lease that ends in
--- more than 8 days, longer than any lease is, was taken while the clock was ahead, and counts as passed. Raises P4070
--- where the intent is running, finished or unknown, or the reason is missing; P4060, P4000, P4001, P4003.
+-- once.resolve(scope, key, as_state, reason, outcome..., tenant): an operator's decision on an intent that is in doubt, stale, or failed
+-- retryably: as_state is 'succeeded' (the effect happened; give its outcome), 'failed_retryable' (it did not; the next attempt may run)
+-- or 'failed_final' (it did not and must not). Raises the fence, which shuts out a zombie of the old attempt. Records in once.decision
+-- who decided and why. Returns the state before. A lease that ends in more than 8 days, longer than any lease is, was taken while the
+-- clock was ahead, and counts as passed. Raises P4070 if the intent is running, finished or unknown, or the reason is missing; P4060,
+-- P4000, P4001, P4003.
 CREATE FUNCTION once.resolve(scope text, key text, as_state text, reason text, response_status integer DEFAULT NULL,
     response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL, error_code text DEFAULT NULL,

@@ -1,12 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.resolve_many(scope, as_state, reason, outcome..., tenant, error, since, until, dry_run, take, after): once.resolve for all
--- intents of a scope that are in doubt, a piece at a time: at most take, for a quarter of a second or so. tenant (NULL: all),
--- error (the error_code they were put in doubt with) and since and until narrow it: an intent fits if it was first tried since
--- and was in doubt before until, so that all its attempts lie between. All get the same outcome. One that was decided or is
--- reported meanwhile is skipped. A dry run counts and changes nothing. A row for each error among them, or one row where there is
--- none; next is the same in each, to be passed as after in the next transaction; NULL: through. What is decided is in doubt no
--- more, so a run that was interrupted just begins again. Raises P4070 for a missing reason or an unknown state, 22023, P4060,
--- P4000, P4003.
+-- once.resolve_many(scope, as_state, reason, outcome..., tenant, error, since, until, dry_run, take, after): once.resolve for all intents
+-- of a scope that are in doubt, in parts: at most take in a call, for about a quarter of a second. Narrow it by tenant (NULL: all), by
+-- error (the error_code they were put in doubt with), and by since and until: an intent matches if it was first tried since and was in
+-- doubt before until, so that all its attempts lie between. All get the same outcome. An intent that is decided or reported meanwhile is
+-- skipped. A dry run counts and changes nothing. Returns a row for each error among them, or one row if there are no intents; next is the
+-- same in each: pass it as after in the next transaction; NULL means done. A decided intent is no longer in doubt, so after an
+-- interruption just start again. Raises P4070 for a missing reason or an unknown state, 22023, P4060, P4000, P4003.
 CREATE FUNCTION once.resolve_many(scope text, as_state text, reason text, response_status integer DEFAULT NULL,
     response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, error_code text DEFAULT NULL, error_message text DEFAULT NULL, tenant text DEFAULT NULL,

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The decisions about intents.
 
--- An operator's decisions, and those of recovery: who, when, why, from what to what. Takeovers and
--- the first retries are entries too. before and after: see once._summary.
+-- Decisions by operators and by recovery: who, when, why, from which state to which. Takeovers and the first retries are recorded too.
+-- before and after: see once._summary.
 CREATE TABLE once.decision (
     decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_by text COLLATE "C" NOT NULL,
@@ -18,6 +18,5 @@ CREATE TABLE once.decision (
     after      jsonb
 );
 CREATE INDEX decision_intent ON once.decision (tenant, scope, key);
--- Where a publication names all tables, PostgreSQL refuses a DELETE from one without a primary key,
--- without this.
+-- Without this, PostgreSQL refuses a DELETE from a table without a primary key if a publication is for all tables.
 ALTER TABLE once.decision REPLICA IDENTITY FULL;

@@ -1,10 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._claim(...): one claim, its arguments already checked: the common core of once.claim and
--- once.claim_many. Raises nothing of its own; every outcome is a verdict, and 'mismatch', 'future'
--- and 'missing' are for the caller to raise or to return. Looks before it inserts, in one
--- statement: ON CONFLICT alone would wait for a report of this intent that is part of an open
--- transaction. Nobody can insert in between, since the advisory lock is held. Of bucket 0 and of
--- today each plan opens one partition: see once.start.
+-- once._claim(...): one claim, for arguments that are already checked: the common core of once.claim and once.claim_many. Raises nothing
+-- on purpose; every outcome is a verdict, and the caller raises or returns 'mismatch', 'future' and 'missing'. Looks before it inserts,
+-- in one statement: ON CONFLICT alone would wait for a report of this intent in an open transaction. No other session can insert in
+-- between, since the advisory lock is held. For bucket 0 and for today each plan opens one partition: see once.start.
 CREATE FUNCTION once._claim(tenant text, scope text, key text, bucket integer, fingerprint bytea, claimant text, lease interval,
     retention interval, traceparent text, takeover boolean) RETURNS once.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -42,7 +40,7 @@ BEGIN
             fence := once._first_fence();
             -- expand: claim_new(bucket => 0)
         ELSIF of_today THEN
-            -- Were that another day by now, it would look in the wrong place: ON CONFLICT finds the row all the same.
+            -- If today has changed by now, the look-up is in the wrong partition, but ON CONFLICT still finds the row.
             -- expand: claim_new(bucket => once._today())
         ELSE
             -- expand: claim_new(bucket => bucket)
@@ -74,8 +72,8 @@ BEGIN
     END IF;
     answer.verdict := once._verdict(once._same(stored.fingerprint, stored.redirects, fingerprint), stored.state,
                              stored.lease_until, now, stored.attempts, policy.max_attempts, policy.on_stale);
-    -- A doubt without an answer has kept its lease: until that has passed its attempt may still be
-    -- at work. One that nobody reported has neither: its attempt only fell silent.
+    -- A doubt that was reported without an answer keeps its lease: until that has passed its attempt may still be at work. A doubt that
+    -- was not reported has no lease and no answer: its attempt only fell silent.
     IF stored.state = 'in_doubt' AND answer.verdict = 'in_doubt' AND (stored.lease_until > now) IS NOT TRUE
        AND (policy.on_stale = 'verify'
             OR (takeover AND stored.error_code = 'stale' AND stored.lease_until IS NULL AND stored.response_status IS NULL
@@ -85,8 +83,7 @@ BEGIN
     END IF;
     IF answer.verdict IN ('retryable_failure', 'processing_stale', 'verify', 'abandoned')
        OR (answer.verdict = 'in_doubt' AND stored.state = 'processing') THEN
-        -- Once more: what was looked at since has locked the day's table, so that it is not being
-        -- closed now.
+        -- Check again: the look-up has locked the day's table since, so that it is not being closed now.
         day := once._day_state(bucket);
         IF day = 'closed' THEN
             PERFORM once._refuse_outdated(tenant, scope, key, bucket);
@@ -99,7 +96,7 @@ BEGIN
             RETURN answer;
         ELSIF NOT locked
               OR NOT once._hold(tenant, scope, key, bucket, stored.fence, stored.state, stored.lease_until) THEN
-            answer.verdict := 'processing_active';     -- somebody else is deciding about this intent, or reporting, right now
+            answer.verdict := 'processing_active';     -- another session is deciding about this intent, or reporting
         ELSE
             answer.verdict := once._take_over(answer.verdict, stored, policy, claimant, lease, retention, traceparent);
             SELECT i.* INTO STRICT stored FROM once.intent AS i
@@ -110,7 +107,7 @@ BEGIN
 
     PERFORM once._count(answer.verdict);
     IF answer.verdict = 'mismatch' THEN
-        RETURN answer;     -- and learn nothing else of it
+        RETURN answer;     -- without any other column
     END IF;
     IF answer.verdict <> 'processing_active' THEN
         outcome := once._outcome_of(stored);

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._claim_element(...): one element of a batch, as once.claim_many returns it: what once.claim raises is a verdict here.
+-- once._claim_element(...): one element of a batch, as once.claim_many returns it: an error of once.claim becomes a verdict here.
 CREATE FUNCTION once._claim_element(tenant text, scope text, key text, bucket integer, fingerprint bytea, claimant text,
     lease interval, retention interval, traceparent text, takeover boolean) RETURNS once.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

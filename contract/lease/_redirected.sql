@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._redirected(redirects, fingerprint, next_state, redirect): the row's redirects after a report, see once.fail. The latest
+-- once._redirected(redirects, fingerprint, next_state, redirect): the row's redirects after a report, see once.fail. Keeps the latest
 -- twenty, as many as a client follows: an older one is another request again.
 CREATE FUNCTION once._redirected(redirects bytea[], fingerprint bytea, next_state once.state, redirect bytea) RETURNS bytea[]
 LANGUAGE sql IMMUTABLE AS $$

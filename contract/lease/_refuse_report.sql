@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._refuse_report(code, tenant, scope, key, bucket, fence): raises P4010 or P4011, with the cause: there is no such claim,
--- another attempt has taken over, or the intent is finished. In the archive, too.
+-- once._refuse_report(code, tenant, scope, key, bucket, fence): raises P4010 or P4011, with the cause: there is no such claim, another
+-- attempt has taken over, or the intent is finished. Also looks in the archive.
 CREATE FUNCTION once._refuse_report(code text, tenant text, scope text, key text, bucket integer, fence integer) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -19,11 +19,11 @@ BEGIN
         retired := ', its day is retired';
     END IF;
     IF strpos(current_setting('once.started', true), started) > 0 AND (stored.fence >= fence) IS NOT TRUE THEN
-        cause := 'this transaction has started the intent, and not claimed it';
-        hint := 'What once.start began, once.finish ends, in the same transaction. once.complete and once.fail report of a once.claim.';
+        cause := 'this transaction started the intent and did not claim it';
+        hint := 'Finish an intent of once.start with once.finish, in the same transaction. once.complete and once.fail are for once.claim.';
     ELSIF stored.state IS NULL THEN
         cause := 'there is no such claim';
-        hint := 'Report with the tenant, the scope and the key of once.claim, after its COMMIT. What once.start began, once.finish ends.';
+        hint := 'Report with the tenant, scope and key of once.claim, after its COMMIT. Finish an intent of once.start with once.finish.';
     ELSIF stored.fence > fence THEN
         cause := 'another attempt has taken over';
     ELSIF stored.fence < fence THEN

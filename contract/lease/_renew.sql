@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._renew(...): one renewal, its arguments already checked: the common core of renew and renew_many. An UPDATE of
--- one unindexed column: HOT.
+-- once._renew(...): one renewal, for arguments that are already checked: the common core of renew and renew_many. An UPDATE of one
+-- unindexed column: HOT.
 CREATE FUNCTION once._renew(tenant text, scope text, key text, bucket integer, fence integer, lease interval) RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._report_element(...): one report of a batch, as complete_many and fail_many return it: what once.complete and once.fail raise
--- is a verdict here.
+-- once._report_element(...): one report of a batch, as complete_many and fail_many return it: an error of once.complete or once.fail
+-- becomes a verdict here.
 CREATE FUNCTION once._report_element(refusal text, tenant text, scope text, key text, bucket integer, fence integer, next_state once.state,
     outcome once.outcome, redirect bytea, OUT verdict text, OUT refused_code text, OUT refused_message text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

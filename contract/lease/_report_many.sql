@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._report_many(refusal, stored, ...): the reports of a batch that once._store_many has left, of complete_many and
--- fail_many: each by itself, which says why it is not stored, in the order that once._store_many says. Returns all elements.
--- One element alone costs less so, too.
+-- once._report_many(refusal, stored, ...): the reports of a complete_many or fail_many batch that once._store_many left over: each
+-- separately, to find out why it was not stored, in the order that once._store_many describes. Returns all elements. For a batch of one
+-- element this alone is cheaper, too.
 CREATE FUNCTION once._report_many(refusal text, stored integer[], tenant text, scope text[], key text[], fence integer[],
     next_state once.state[], response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[],
     result_id text[], error_code text[], error_message text[], redirect bytea[])

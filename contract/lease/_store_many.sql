@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._store_many(...): stores the plain reports of a batch and returns which those are: of a row that is there, under its
--- fence, with an outcome that needs no second look, of a key of bucket 0 or of the batch's latest day. What it leaves is for
--- once._report_many, one by one. A batch that does not begin with a UUIDv7 is taken for one of bucket 0, as nearly all such are.
--- What stores are two functions, since a plan is of one table: bucket 0's, by its name, is the only one that is opened and locked.
--- All reports take their rows in one order, so that two batches over the same intents cannot deadlock: bucket 0, then the days, the
--- latest first; in each by scope and key. Of two reports on one intent the first is stored and the second is judged against it.
+-- once._store_many(...): stores the plain reports of a batch and returns their positions: the row exists under this fence, the outcome
+-- needs no second check, and the key is of bucket 0 or of the batch's latest day. once._report_many handles the rest one by one. A batch
+-- whose first key is not a UUIDv7 is first treated as one of bucket 0, which is nearly always right. The two functions that store are
+-- separate because each plan is for one table: that of bucket 0, which is named, is the only one that it opens and locks. All reports
+-- take their rows in one order, so that two batches over the same intents cannot deadlock: bucket 0, then the days, the latest first;
+-- within each by scope and key. Of two reports on one intent the first is stored, and the second is compared with it.
 CREATE FUNCTION once._store_many(tenant text, scope text[], key text[], fence integer[], next_state once.state[],
     response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[], result_id text[], error_code text[],
     error_message text[], redirect bytea[]) RETURNS integer[] LANGUAGE plpgsql AS $$

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._store_undated(...): stores those reports of a batch that are plain and of a key of bucket 0, in its table by its name, and
--- returns which they are.
+-- once._store_undated(...): stores the plain reports of a batch whose keys are of bucket 0, in that bucket's table by name, and returns
+-- their positions.
 CREATE FUNCTION once._store_undated(tenant text, scope text[], key text[], fence integer[], next_state once.state[],
     response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[], result_id text[], error_code text[],
     error_message text[], redirect bytea[]) RETURNS integer[] LANGUAGE plpgsql AS $$

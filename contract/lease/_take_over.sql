@@ -1,10 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._take_over(verdict, stored, policy, claimant, lease, retention, traceparent): acts on a
--- verdict that changes the row, which the caller holds (once._hold): the claim goes to the next
--- attempt under the next fence, or the intent becomes final, in doubt, or what its verify function
--- answers. Returns the attempt's verdict. Of what is in doubt already a verify function that raises
--- has found nothing out: each retry asks it again, and must not take the other claims of its batch
--- down.
+-- once._take_over(verdict, stored, policy, claimant, lease, retention, traceparent): acts on a verdict that changes the row, which the
+-- caller holds (once._hold): the next attempt gets the claim under the next fence, or the intent becomes final, in doubt, or what its
+-- verify function answers. Returns the attempt's verdict. If the verify function raises for an intent that is already in doubt, that
+-- counts as no answer: each retry asks it again, and must not fail the other claims of its batch.
 CREATE FUNCTION once._take_over(verdict text, stored once.intent, policy once.scope, claimant text, lease interval,
     retention interval, traceparent text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -24,9 +22,9 @@ BEGIN
             PERFORM once._store_verified(stored.tenant, stored.scope, stored.key, stored.bucket, stored.fence, verified);
             RETURN 'replay_success';
         ELSIF verified.answer = 'absent' AND exhausted IS NOT TRUE THEN
-            verdict := 'retryable_failure';     -- certainly no effect: 'processing_stale' would leave that open
+            verdict := 'retryable_failure';     -- certainly no effect; 'processing_stale' would mean that one is possible
         ELSIF stored.state = 'in_doubt' THEN
-            RETURN 'in_doubt';                  -- as it was, with its own reason
+            RETURN 'in_doubt';                  -- unchanged, with its own reason
         ELSE
             verdict := 'in_doubt';
             reason := 'verify answered ' || verified.answer;

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._wrong_element(scope, bucket, fingerprint): the SQLSTATE for an element of a batch that cannot be an intent; NULL where it can.
+-- once._wrong_element(scope, bucket, fingerprint): the SQLSTATE for an element of a batch that cannot be an intent; NULL if it can.
 -- Inlined.
 CREATE FUNCTION once._wrong_element(scope text, bucket integer, fingerprint bytea) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN (length(scope) BETWEEN 1 AND 255) IS NOT TRUE THEN 'P4000'

@@ -1,25 +1,23 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.claim(scope, key, fingerprint, owner, lease, retention, tenant, traceparent, takeover): claims an intent whose effect is made
--- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner says who works, for
--- people; lease and retention (for how long its outcome is kept, from when it is there) default to the scope's. traceparent
--- (W3C) is stored with the intent, unless an earlier attempt has left its own; a malformed one is ignored. once.claimed is
--- (verdict, fence, state, response_status, response_body, response_headers, result_type, result_id, error_code,
--- error_message, lease_until, attempts, traceparent): the intent's.
+-- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner names the worker, for people; lease and
+-- retention (how long its outcome is kept once it is stored) default to the scope's. traceparent (W3C) is stored with the intent, unless
+-- an earlier attempt stored its own; a malformed one is ignored. once.claimed is (verdict, fence, state, response_status, response_body,
+-- response_headers, result_type, result_id, error_code, error_message, lease_until, attempts, traceparent): the intent's.
 --   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence.
---                                                    retryable_failure: earlier attempts certainly had no effect (so they
---                                                    reported, or the verify function answered 'absent');
+--                                                    retryable_failure: earlier attempts certainly had no effect (they
+--                                                    reported so, or the verify function answered 'absent');
 --                                                    processing_stale: the last one fell silent, and may have had one;
---                                                    only where the scope's on_stale, or takeover, says that this is harmless
+--                                                    only if the scope's on_stale, or takeover, says that this is harmless
 --   replay_success, final_failure                    finished: the stored outcome is in the other columns
---   processing_active                                another attempt is at work; lease_until says until when at least
+--   processing_active                                another attempt is at work, at least until lease_until
 --   in_doubt, expired                                no attempt may run: see once.resolve. An attempt that fell silent is a
 --                                                    doubt unless the scope's on_stale says otherwise. The scope's verify
 --                                                    function was asked first, if there is one
--- takeover overrides the scope's on_stale in this call, unless that is 'verify'. true: this work is safe to repeat; it takes over from an
--- attempt that fell silent, also where somebody has noted that as a doubt since, but not from a doubt that was reported. false: it is
--- in doubt.
--- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits. In a
--- read-only transaction, on a standby for example, it answers what is stored, and raises 25006 where a claim would have to be.
+-- takeover overrides the scope's on_stale in this call, unless that is 'verify'. true: this work is safe to repeat; the claim takes over
+-- from an attempt that fell silent, even if that was recorded as a doubt since, but not from a doubt that was reported. false: an attempt
+-- that fell silent is in doubt. Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never
+-- waits. In a read-only transaction, for example on a standby, it returns what is stored, and raises 25006 if it would have to claim.
 CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL, lease interval DEFAULT NULL,
     retention interval DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL, takeover boolean DEFAULT NULL)
 RETURNS once.claimed
@@ -38,7 +36,7 @@ BEGIN
     END IF;
     claimed := once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention, traceparent,
         takeover);
-    IF claimed.verdict = 'new_claim' THEN       -- apart: an expression is prepared as a whole
+    IF claimed.verdict = 'new_claim' THEN       -- a branch of its own: an expression is prepared as a whole
         RETURN claimed;
     ELSIF claimed.verdict = 'mismatch' THEN
         PERFORM once._refuse('P4002', tenant, scope, key);

@@ -1,24 +1,20 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[], takeover):
--- once.claim for many intents in one statement and so one commit. Returns one row per element, in
--- order (ord from 1), with the verdicts of once.claim, and besides: 'mismatch', and 'invalid' with
--- the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope has a
--- verify function that raises when it is asked about a stale attempt: that is the whole batch's
--- error. The same key twice is one claim: the second finds the first ('processing_active', or
--- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003). kept_ms, of a replay: for how
--- many milliseconds the outcome is kept at least, at most a day: a copy may be given for so long. NULL where
--- the intent has other fingerprints besides (a copy could not tell a mismatch from them), or is in the archive.
+-- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[], takeover): once.claim for many intents
+-- in one statement and so one commit. Returns one row per element, in order (ord from 1), with the verdicts of once.claim, and two more:
+-- 'mismatch', and 'invalid' with the SQLSTATE in error_code. A bad element never affects its neighbours, except if its scope has a verify
+-- function that raises when it is asked about a stale attempt: then the whole batch fails with that error. The same key twice is one
+-- claim: the second finds the first ('processing_active', or 'mismatch'). Otherwise it raises only for the batch as a whole (22023,
+-- P4003). kept_ms, for a replay: how many milliseconds the outcome is kept at least, at most a day; a caller may serve a copy for that
+-- long. NULL if the intent has other fingerprints too (a copy could not tell a mismatch from them), or is in the archive.
 --
--- Where all is plain, two statements do, whatever the size. The first checks and locks; the locks are taken before the
--- statement that inserts, so no insert ever waits for another transaction. The second inserts, all or nothing, what is
--- new: under READ COMMITTED its snapshot is later than the locks, so nothing can be there that it does not see, and it needs no ON
--- CONFLICT, which costs each row a third look at the index. Keys of bucket 0 go to their table by its name.
--- A key of bucket 0 that comes alone is locked without a statement, and inserted by one: at few requests at a time most batches are such.
--- Else a statement looks, inserts what is new, and says what is plain: a new claim, a replay, somebody at work, a mismatch.
--- What needs a decision under the row's lock (a takeover, a doubt, a closed day) is left to once._claim.
--- The settings pin the plans to index look-ups: one made while the table was empty would stay a
--- sequential scan.
--- jit: a disabled scan looks expensive enough to be compiled.
+-- In the plain case two statements suffice for any size. The first checks and locks; the locks are taken before the statement that
+-- inserts, so no insert ever waits for another transaction. The second inserts the new intents, all or nothing: under READ COMMITTED its
+-- snapshot is later than the locks, so it sees every row that exists, and it needs no ON CONFLICT, which costs each row a third look at
+-- the index. Keys of bucket 0 go to their table by name. A single key of bucket 0 is locked without a statement and inserted by one:
+-- under light load most batches are of this kind. Otherwise a statement looks, inserts the new intents, and returns the plain verdicts: a
+-- new claim, a replay, another attempt at work, a mismatch. Whatever needs a decision under the row's lock (a takeover, a doubt, a closed
+-- day) goes to once._claim. The settings pin the plans to index look-ups: a plan made while the table was empty would stay a sequential
+-- scan. jit is off because a disabled scan looks expensive enough to be compiled.
 CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL, lease interval DEFAULT NULL,
     retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL, takeover boolean DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,
@@ -41,7 +37,7 @@ DECLARE
     today_open boolean;
     fresh bigint := 0;
     counted bigint;
-    others text[] := '{}';      -- what else is to be counted
+    others text[] := '{}';      -- the other verdicts to count
 BEGIN
     IF once._quick_check_batch(tenant, size, array_dims(scope), array_dims(key), array_dims(fingerprint),
                       CASE WHEN traceparents IS NULL THEN array_dims(key) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
@@ -54,7 +50,7 @@ BEGIN
     END IF;
     owner := left(owner, 255);
 
-    -- One alone needs no array, and no statement to look and to lock.
+    -- A single element needs no array, and no statement to look and to lock.
     IF size = 1 THEN
         IF once._bucket_of_other(key[1]) = 0 AND key[1] COLLATE "C" NOT LIKE '________-____-7%'
            AND scope[1] <> '' AND octet_length(scope[1]) <= 255 AND octet_length(fingerprint[1]) BETWEEN 16 AND 64
@@ -88,7 +84,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- A name of up to 255 bytes is one; of a longer one the characters have to be counted. Twice the same number: twice the same key.
+    -- A name of up to 255 bytes is short enough; in a longer one the characters are counted. The same lock number twice: the same key
+    -- twice.
     SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
            AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket) INTO plain, first_bucket, last_bucket
       FROM (SELECT once._lock_id(tenant, scope[u.n], u.key) AS id, once._bucket(u.key) AS bucket,
@@ -134,7 +131,7 @@ BEGIN
         IF once._is_new_day() THEN
             PERFORM once._make_days(NULL);
         END IF;
-        today_open := once._has_day('intent', today);       -- once, since most keys are of today
+        today_open := once._has_day('intent', today);       -- computed once, since most keys are of today
         SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
                array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
                                    AND CASE WHEN c.bucket = today THEN today_open

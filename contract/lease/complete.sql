@@ -1,12 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.complete(scope, key, fence, outcome..., tenant): stores the outcome of a claimed intent that succeeded. true:
--- stored now; false: this very outcome was stored already by this attempt (a report sent twice). Raises P4010 where the
--- fence is lost or the intent is finished otherwise: discard the result then. P4060 for an outcome that is too large, P4000 P4001
--- P4003 for bad input. Can run in the transaction of the effect itself: then the outcome exists if and only if the
--- effect does.
+-- once.complete(scope, key, fence, outcome..., tenant): stores the outcome of a claimed intent that succeeded. true: stored now; false:
+-- this attempt had already stored this very outcome (a report sent twice). Raises P4010 if the fence is lost or the intent has another
+-- outcome: discard the result then. P4060 for an outcome that is too large, P4000 P4001 P4003 for bad input. It can run in the
+-- transaction of the effect itself: then the outcome exists if and only if the effect does.
 --
--- Why it is written so: an UPDATE that names a constant bucket opens one partition. It is once._report's, for what succeeds; where
--- it finds nothing, once._report does, or knows why not.
+-- Why it is written so: an UPDATE that names a constant bucket opens one partition. It is the UPDATE of once._report, for a success; if
+-- it finds no row, once._report does, or finds out why not.
 CREATE FUNCTION once.complete(scope text, key text, fence integer, response_status integer DEFAULT NULL,
     response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL, tenant text DEFAULT '')

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.complete_many(scope[], key[], fence[], outcome[]..., tenant): once.complete for many intents in one statement.
--- One row per element, in order: verdict 'stored', 'repeated', 'refused' (error_code P4010) or 'invalid' (its own
--- SQLSTATE). An array that is NULL stands for all NULL. Raises only for the batch as a whole (22023, P4003).
+-- once.complete_many(scope[], key[], fence[], outcome[]..., tenant): once.complete for many intents in one statement. One row per
+-- element, in order: verdict 'stored', 'repeated', 'refused' (error_code P4010) or 'invalid' (its own SQLSTATE). A NULL array means that
+-- all its elements are NULL. Raises only for the batch as a whole (22023, P4003).
 CREATE FUNCTION once.complete_many(scope text[], key text[], fence integer[], response_status integer[] DEFAULT NULL,
     response_text text[] DEFAULT NULL, response_json jsonb[] DEFAULT NULL, response_body anyarray DEFAULT NULL::bytea[],
     response_headers jsonb[] DEFAULT NULL, result_type text[] DEFAULT NULL, result_id text[] DEFAULT NULL, tenant text DEFAULT '')
@@ -11,7 +11,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_variable
 DECLARE
     size integer := cardinality(key);
-    absent integer;             -- what a NULL array of outcomes stands for: as many NULLs
+    absent integer;             -- the length of a NULL array of outcomes
     dims text := array_dims(key);
     now timestamptz := clock_timestamp();
     next_state once.state[];
@@ -20,7 +20,7 @@ BEGIN
     -- expand: report_arrays(dims => CASE WHEN result_type IS NULL THEN dims ELSE array_dims(result_type) END,
     --   CASE WHEN result_id IS NULL THEN dims ELSE array_dims(result_id) END,
     --   lengths => once._length(result_type, absent), once._length(result_id, absent))
-    IF size = 1 THEN        -- it is once._store_undated's, for one alone; where it finds nothing, once._report does, or knows why not
+    IF size = 1 THEN        -- once._store_undated for one element; if it finds no row, once._report does, or finds out why not
         IF key[1] COLLATE "C" NOT LIKE '________-____-7%' AND scope[1] IS NOT NULL
            AND once._is_plain(response_status[1], response_body[1], response_headers[1], result_type[1], result_id[1]) THEN
             UPDATE once.intent_d0 AS i

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.fail_many(scope[], key[], fence[], retryable[], error[]..., outcome[]..., tenant, redirect[]): once.fail for many intents in
--- one statement; a NULL in retryable means in doubt. Returns as once.complete_many does, with P4011 for what is
--- refused.
+-- once.fail_many(scope[], key[], fence[], retryable[], error[]..., outcome[]..., tenant, redirect[]): once.fail for many intents in one
+-- statement; a NULL in retryable means in doubt. Returns as once.complete_many does, with P4011 for a refused report.
 CREATE FUNCTION once.fail_many(scope text[], key text[], fence integer[], retryable boolean[], error_code text[] DEFAULT NULL,
     error_message text[] DEFAULT NULL, response_status integer[] DEFAULT NULL, response_text text[] DEFAULT NULL,
     response_json jsonb[] DEFAULT NULL, response_body anyarray DEFAULT NULL::bytea[], response_headers jsonb[] DEFAULT NULL,
@@ -12,7 +11,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_variable
 DECLARE
     size integer := cardinality(key);
-    absent integer;             -- what a NULL array of outcomes stands for: as many NULLs
+    absent integer;             -- the length of a NULL array of outcomes
     dims text := array_dims(key);
     next_state once.state[];
     stored integer[];

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.release(scope, key, fence, tenant): gives back a claim whose work certainly never started: the next attempt may
--- run at once, and this one is not counted. false: the intent is no longer this attempt's. The row and its fence stay,
--- so a zombie of this attempt stays shut out. A claim that took over from an attempt that fell silent (processing_stale) is
--- left as it was found, stale: of the silent one nobody knows more than before. What was put in doubt meanwhile is not
--- released: once.fail, retryable, lifts the doubt as long as nobody else has decided.
+-- once.release(scope, key, fence, tenant): gives back a claim whose work certainly never started: the next attempt may run at once, and
+-- this one is not counted. false: the intent is no longer this attempt's. The row and its fence stay, so a zombie of this attempt stays
+-- shut out. A claim that took over from an attempt that fell silent (processing_stale) is left as it was found, stale: about the silent
+-- one nothing new is known. An intent that was put in doubt meanwhile is not released: once.fail, retryable, ends the doubt as long as it
+-- was not decided otherwise.
 CREATE FUNCTION once.release(scope text, key text, fence integer, tenant text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.renew_many(scope[], key[], fence[], lease, tenant): once.renew for many attempts. One row per element, in order;
--- a malformed element is false. Raises only for the batch as a whole (22023, P4003).
+-- once.renew_many(scope[], key[], fence[], lease, tenant): once.renew for many attempts. One row per element, in order; a malformed
+-- element is false. Raises only for the batch as a whole (22023, P4003).
 CREATE FUNCTION once.renew_many(scope text[], key text[], fence integer[], lease interval DEFAULT NULL, tenant text DEFAULT '')
 RETURNS TABLE (ord integer, renewed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

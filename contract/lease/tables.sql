@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What the calls of leased attempts answer.
+-- The types that the calls of leased attempts return.
 
--- What a claim answers.
+-- What a claim returns.
+--
 CREATE TYPE once.claimed AS (
     verdict          text,
     fence            integer,

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._find(...): once.find; its parameters have names that do not meet those of the columns.
+-- once._find(...): once.find, with parameter names that differ from those of the columns.
 CREATE FUNCTION once._find(of_tenant text, of_scope text, of_state text, of_type text, of_result text, of_event uuid, of_trace text,
     of_owner text, since timestamptz, until timestamptz, take integer)
 RETURNS TABLE (tenant text, scope text, key text, state text, verdict text, fence integer, attempts integer, owner text,
@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     PERFORM once._authorise(of_tenant);     -- NULL, all tenants: for roles that are not bound
     IF of_state <> ALL (enum_range(NULL::once.state)::text[]) OR (take >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: no such state, or take is missing: %s',
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: unknown state, or take is NULL: %s',
             quote_nullable(left(of_state, 80))),
             HINT = 'state is one of ' || array_to_string(enum_range(NULL::once.state), ', ')
             || '; NULL for all.';

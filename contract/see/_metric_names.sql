@@ -1,6 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._metric_names(): the metrics of once.metrics: what they are. Alerts and dashboards go by
--- these names.
+-- once._metric_names(): the metrics of once.metrics, with their descriptions. Alerts and dashboards use these names.
 CREATE FUNCTION once._metric_names() RETURNS TABLE (name text, kind text, help text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     VALUES
     ('pgonce_intents', 'counter', 'Attempts in the database by their answer: new, replay, mismatch, active, stale (taken over),'

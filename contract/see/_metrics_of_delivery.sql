@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._metrics_of_delivery(): samples for once.metrics: what relays and consumers have still to do.
+-- once._metrics_of_delivery(): samples for once.metrics: the backlog of relays and consumers.
 CREATE FUNCTION once._metrics_of_delivery() RETURNS TABLE (name text, labels jsonb, value double precision)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column

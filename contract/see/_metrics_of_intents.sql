@@ -1,6 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._metrics_of_intents(): samples for once.metrics: what attempts and messages were answered,
--- what the last sweep found.
+-- once._metrics_of_intents(): samples for once.metrics: the verdicts for attempts and messages, and the results of the last sweep.
 CREATE FUNCTION once._metrics_of_intents() RETURNS TABLE (name text, labels jsonb, value double precision) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN

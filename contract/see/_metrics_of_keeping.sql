@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._metrics_of_keeping(): samples for once.metrics: how the keeper fares, and what holds it.
+-- once._metrics_of_keeping(): samples for once.metrics: the keeper's progress, and what holds it up.
 CREATE FUNCTION once._metrics_of_keeping() RETURNS TABLE (name text, labels jsonb, value double precision) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._metrics_of_tables(): samples for once.metrics: sizes, and what the whole database suffers from. A partition that is
--- being dropped meanwhile has no size, and is left out.
+-- once._metrics_of_tables(): samples for once.metrics: sizes, and conditions that slow down the whole database. A partition that is being
+-- dropped meanwhile has no size, and is left out.
 CREATE FUNCTION once._metrics_of_tables() RETURNS TABLE (name text, labels jsonb, value double precision) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN

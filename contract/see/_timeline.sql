@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._timeline(stored, archived, expires_at, decisions, events): what happened to an intent, in
--- order, as once.story tells it: an array of {at, what, by, fence, text}; what is one of created,
--- attempt, takeover, doubt, decision, outcome, event, delivered, waiting, parked, dead, archived, expires.
--- at is NULL where the time is unknown (a delivery leaves no trace but the relay's progress); such
--- an entry stands after what it follows from.
+-- once._timeline(stored, archived, expires_at, decisions, events): the history of an intent, in order, for once.story: an array of {at,
+-- what, by, fence, text}; what is one of created, attempt, takeover, doubt, decision, outcome, event, delivered, waiting, parked, dead,
+-- archived, expires. at is NULL if the time is unknown (a delivery leaves only the relay's progress); such an entry follows the one that
+-- it results from.
 CREATE FUNCTION once._timeline(stored once.intent, archived boolean, expires_at timestamptz, decisions jsonb, events jsonb)
 RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -24,7 +23,7 @@ BEGIN
                         ELSE format('%s -> %s: %s', d->>'from', d->>'to', d->>'reason') END
               FROM jsonb_array_elements(decisions) AS d
              UNION ALL
-            -- A takeover is noted a moment after the row's time.
+            -- A takeover is recorded a moment after the row's time.
             SELECT stored.updated_at, greatest(stored.updated_at, (SELECT max((d->>'at')::timestamptz)
                                                                      FROM jsonb_array_elements(decisions) AS d)), 4, 'attempt',
                    stored.owner, stored.fence,
@@ -33,7 +32,7 @@ BEGIN
                           date_trunc('second', stored.lease_until))
              WHERE stored.state = 'processing'
              UNION ALL
-            -- A doubt that an attempt has reported; what policy, verify or the keeper has put in doubt is a decision.
+            -- A doubt that an attempt reported. If policy, verify or the keeper put the intent in doubt, that is a decision.
             SELECT (f.facts->>'updated_at')::timestamptz, (f.facts->>'updated_at')::timestamptz, 2, 'doubt', f.facts->>'owner',
                    (f.facts->>'fence')::integer, concat_ws(': ', f.facts->>'error_code', f.facts->>'error_message')
               FROM (SELECT d->'before' AS facts FROM jsonb_array_elements(decisions) AS d WHERE d#>>'{before,state}' = 'in_doubt'

@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.count_cached(replays, finals, mismatches): counts attempts that a gateway has answered from copies in its own memory, as
--- once.counts() does those that it answers itself: at most a million of each in one call. Returns what such a gateway must know of
--- this server: a text that is another one after a restart and where a standby is promoted, so after each failover and restore, and
--- in another database and for another role; and the shortest retention of all scopes, in milliseconds, at most a day: an outcome
--- without a retention of its own is kept for at least that.
+-- once.count_cached(replays, finals, mismatches): counts attempts that a gateway has answered from copies in its own memory, so that
+-- once.counts() includes them: at most a million of each in one call. Returns what such a gateway must know of this server: a text that
+-- changes after a restart, when a standby is promoted (so after each failover and restore), in another database and for another role; and
+-- the shortest retention of all scopes, in milliseconds, at most a day: an outcome without its own retention is kept for at least that.
 CREATE FUNCTION once.count_cached(replays bigint, finals bigint, mismatches bigint, OUT server text, OUT retention_ms integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -17,7 +16,7 @@ BEGIN
         SELECT sum(CASE WHEN nextval('once.counted_mismatch') > 0 THEN 1 END) INTO counted
           FROM generate_series(1, least(mismatches, 1000000));
     END IF;
-    -- Apart: a function that may not be called is refused when its statement begins, whatever that decides.
+    -- Separately: PostgreSQL checks the right to call a function when a statement begins, even if the call is never reached.
     IF has_function_privilege('pg_control_system()', 'execute') THEN
         identifier := (SELECT c.system_identifier FROM pg_control_system() AS c);
     END IF;

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Views carry no state: they are made anew with the functions, whatever columns they had before.
+-- Views have no state: they are created again with the functions, so their columns may change.
 DO $$
 DECLARE
     old record;

@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.find(tenant, scope, state, result_type, result_id, event, trace, owner, since, until, take): intents by what is known of
--- them, the newest first, at most take, those of the archive among them. Each argument narrows the search; NULL does not.
--- event: the id of an event that the intent emitted; trace: a traceparent, or the trace id in it, of the intent or of one of
--- its events; since and until: when it was created. With an event the intent is looked up; all other searches read the
--- tables. Raises 22023 for a state that there is not, or a trace that is none.
+-- once.find(tenant, scope, state, result_type, result_id, event, trace, owner, since, until, take): finds intents, the newest first, at
+-- most take, including archived ones. Each argument narrows the search; NULL does not. event: the id of an event that the intent emitted;
+-- trace: a traceparent, or the trace id in it, of the intent or of one of its events; since and until: when it was created. With an event
+-- the intent is looked up; all other searches read the tables. Raises 22023 for an unknown state or an invalid trace.
 CREATE FUNCTION once.find(tenant text DEFAULT NULL, scope text DEFAULT NULL, state text DEFAULT NULL, result_type text DEFAULT NULL,
     result_id text DEFAULT NULL, event uuid DEFAULT NULL, trace text DEFAULT NULL, owner text DEFAULT NULL,
     since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL, take integer DEFAULT 100)

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.metrics(): what the database knows about itself, for OpenMetrics: a row per sample, sorted by name; kind is 'counter' (its
--- name without the suffix _total) or 'gauge'; labels an object of texts. Stale and in-doubt figures are those of the keeper's
--- last whole sweep. Reads catalogues, the backlog of the relays and what is parked, and not the intents. Without the rights of
--- pg_monitor the age of the oldest transaction is that of the owner's own sessions. On a standby the counters are left out.
+-- once.metrics(): figures about the contract in this database, for OpenMetrics: a row per sample, sorted by name; kind is 'counter' (its
+-- name without the suffix _total) or 'gauge'; labels is an object of texts. Stale and in-doubt figures are those of the keeper's last
+-- complete sweep. Reads catalogues, the backlog of the relays and the parked events and messages, but not the intents. Without the rights
+-- of pg_monitor the age of the oldest transaction is that of the owner's own sessions. On a standby the counters are left out.
 CREATE FUNCTION once.metrics() RETURNS TABLE (name text, kind text, help text, labels jsonb, value double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
     SELECT k.name, k.kind, k.help, coalesce(s.labels, '{}'), s.value

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.story(scope, key, tenant): all that is known of one intent as one JSON document: its row (without the fingerprint;
--- the body as base64), its decisions, its events (a payload as JSON text, because a reader that parses numbers as doubles
--- would show other amounts) with what each relay has done with them, and all of it as a "timeline": see once._timeline. NULL
--- where nothing is stored. For people and tools; its members may grow. Raises P4000, P4001, P4003.
+-- once.story(scope, key, tenant): everything known about one intent as one JSON document: its row (without the fingerprint; the body as
+-- base64), its decisions, its events (a payload as JSON text, because a reader that parses numbers as doubles would show other amounts)
+-- with each relay's progress on them, and all of it as a "timeline": see once._timeline. NULL if nothing is stored. For people and tools;
+-- members may be added. Raises P4000, P4001, P4003.
 CREATE FUNCTION once.story(scope text, key text, tenant text DEFAULT '') RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET jit = off AS $$

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What attempts and messages are answered is counted for the whole database, by a sequence for each
--- answer (once._count). A sequence waits for nobody and is not rolled back, so a refusal counts
--- too. Unlogged where PostgreSQL can (15): counting writes no WAL, and begins anew after a crash.
+-- The answers to attempts and messages are counted for the whole database, by one sequence for each answer (once._count). A sequence
+-- never waits and is not rolled back, so a refusal is counted too. Unlogged if PostgreSQL supports that (15): counting then writes no
+-- WAL, and restarts at 0 after a crash.
 DO $$
 DECLARE
     kind text := CASE WHEN current_setting('server_version_num')::integer >= 150000 THEN 'UNLOGGED' ELSE '' END;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.top(): what is going on now, by scope: attempts in flight, stale ones (their lease has passed, or ends in more than
--- 8 days: see once.resolve), intents in doubt, and for how long the oldest attempt in flight or stale has run. No row for a
--- scope at rest. Reads the whole table.
+-- once.top(): the current activity by scope: attempts in flight, stale ones (their lease has passed, or ends in more than 8 days: see
+-- once.resolve), intents in doubt, and how long the oldest attempt in flight or stale has been running. No row for a scope without any.
+-- Reads the whole table.
 CREATE FUNCTION once.top() RETURNS TABLE (scope text, in_flight bigint, stale bigint, in_doubt bigint, oldest_seconds double precision)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$

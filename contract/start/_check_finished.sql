@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_finished(tenant, scope, key, fence): raises P4013 where an intent that this transaction has started under this
--- fence has no outcome. Asked when the transaction ends: by the trigger of once.unfinished, and by pgonce_native. Of a tenant that the
--- caller may not name it says nothing, as once._authorise has it: whoever sets once.started by hand learns nothing by it.
+-- once._check_finished(tenant, scope, key, fence): raises P4013 if an intent that this transaction started under this fence has no
+-- outcome. Called at the end of the transaction, by the trigger of once.unfinished and by pgonce_native. For a tenant that the caller may
+-- not name it returns without a check, as once._authorise would refuse: a caller who sets once.started by hand learns nothing from it.
 CREATE FUNCTION once._check_finished(tenant text, scope text, key text, fence integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._finish_over(...): finishes an intent that has a row already: left by a leased attempt that
--- failed retryably or whose lease has passed, and that once.start has taken over under this fence.
--- The WHERE clause is the whole guard: had that attempt reported or renewed since, it finds no row.
+-- once._finish_over(...): finishes an intent that already has a row: left by a leased attempt that failed retryably or whose lease has
+-- passed, and taken over by once.start under this fence. The WHERE clause is the whole guard: if that attempt has reported or renewed
+-- since, it finds no row.
 CREATE FUNCTION once._finish_over(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text,
     outcome once.outcome, traceparent text) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_variable

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._has_outcome(tenant, scope, key, fence): whether an intent that this transaction has started under this fence has an
--- outcome of this fence, or of a later one.
+-- once._has_outcome(tenant, scope, key, fence): whether an intent that this transaction started under this fence has an outcome under
+-- this fence or a later one.
 CREATE FUNCTION once._has_outcome(tenant text, scope text, key text, fence integer) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._note_start(tenant, scope, key, fingerprint, fence): notes that this transaction has started an intent, for which request
--- and under which fence, for once.finish. In a setting of the transaction: a rollback, also one to a savepoint, takes the note
--- away together with the intent's lock. The latest comes first. A guard against mistakes: whoever sets once.started by hand
--- fools only himself. Raises P4014 where the transaction has started this intent already, and not finished it.
--- once.strict: has the end of the transaction ask for the outcome. The row is gone at once, and what it has set off remains.
+-- once._note_start(tenant, scope, key, fingerprint, fence): notes, for once.finish, that this transaction has started an intent, for
+-- which request and under which fence. The note is in a setting of the transaction: a rollback, also one to a savepoint, removes it
+-- together with the intent's lock. The latest comes first. It guards against mistakes: a caller who sets once.started by hand harms only
+-- itself. Raises P4014 if the transaction has started this intent already and not finished it. once.strict: makes the end of the
+-- transaction check for the outcome. The inserted row is deleted at once, and its deferred trigger remains.
 CREATE FUNCTION once._note_start(tenant text, scope text, key text, fingerprint bytea, fence text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     started text := nullif(current_setting('once.started', true), '');

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._start_of(tenant, scope, key, bucket, fingerprint): once._noted_start for once.finish, which does not let it pass:
--- raises P4012 where this transaction has not started the intent, P4015 where it has, for another request. Bytes are compared
--- and not their text, whose form bytea_output may change on the way. The DETAIL of P4012 says what is known of the intent, where the
--- request is its own, and what this transaction has started instead, the latest three.
+-- once._start_of(tenant, scope, key, bucket, fingerprint): once._noted_start for once.finish, with errors: raises P4012 if this
+-- transaction has not started the intent, and P4015 if it has started it for another request. It compares bytes and not their text, whose
+-- form bytea_output may change in between. The DETAIL of P4012 says what is known about the intent, if this is its request, and which
+-- intents this transaction has started instead, the latest three.
 CREATE FUNCTION once._start_of(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     IF coalesce(strpos(noted, of_intent), 0) = 0 THEN
         SELECT CASE i.state
-                   WHEN 'processing' THEN format('it is claimed, under fence %s: once.complete and once.fail report of a claim', i.fence)
+                   WHEN 'processing' THEN format('it is claimed, under fence %s: once.complete and once.fail report a claim', i.fence)
                    ELSE format('it is %s: where once.start said replay_success there is nothing to finish', i.state) END
           INTO known FROM once.intent AS i
          WHERE i.tenant = _start_of.tenant COLLATE "C" AND i.scope = _start_of.scope COLLATE "C"

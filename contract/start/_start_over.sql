@@ -1,10 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._start_over(tenant, scope, key, fingerprint, traceparent, raising): the thorough half of
--- once.start, for what its hot path leaves over: a row that is no plain replay, a lock that another
--- attempt has, a day that is not plainly open. Decides by the scope's policy whether this attempt
--- may run. Where it may not: raises, or returns the name of what it would have raised (once.errors)
--- as the verdict. The arguments are checked already. A stale or retryable row is left as it is:
--- once.finish takes it over under the next fence.
+-- once._start_over(tenant, scope, key, fingerprint, traceparent, raising): the thorough half of once.start, for the cases that its hot
+-- path does not handle: a row that is not a plain replay, a lock that another attempt has, a day that is not plainly open. Decides by the
+-- scope's policy whether this attempt may run. If it may not: raises, or returns the name of the error (once.errors) as the verdict. The
+-- arguments are already checked. A stale or retryable row stays as it is: once.finish takes it over under the next fence.
 CREATE FUNCTION once._start_over(tenant text, scope text, key text, fingerprint bytea, traceparent text, raising boolean)
 RETURNS once.started LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -85,10 +83,10 @@ BEGIN
         ELSE PERFORM once._refuse('P4099', tenant, scope, key, format('state=%s verdict=%s', stored.state, judged));
     END CASE;
 
-    IF code IS NULL AND judged = 'verify' THEN      -- held, and free to run: unless the effect is found to have happened
+    IF code IS NULL AND judged = 'verify' THEN      -- held, and may run unless verify finds that the effect happened
         IF raising THEN
             verified := once._verify(policy, tenant, scope, key);
-        ELSE                                        -- what it raises is a doubt like any other
+        ELSE                                        -- an exception is a doubt like any other
             SELECT (a.verified).* INTO verified FROM once._ask(policy, tenant, scope, key) AS a;
         END IF;
         IF verified.answer = 'unknown' OR (verified.answer = 'absent' AND stored.attempts >= policy.max_attempts) THEN
@@ -119,7 +117,7 @@ BEGIN
     END IF;
     answer.verdict := CASE WHEN code IS NULL THEN 'replay_success' WHEN code = 'P4029' THEN 'processing_active'
                            ELSE (SELECT e.name FROM once.errors() AS e WHERE e.code = code COLLATE "C") END;
-    IF code IS DISTINCT FROM 'P4002' THEN           -- else it is another request's, and says nothing of itself
+    IF code IS DISTINCT FROM 'P4002' THEN           -- else the row is another request's, and is not shown
         answer.state := stored.state;
         answer.fence := stored.fence;
         answer.traceparent := stored.traceparent;

@@ -1,28 +1,21 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.finish(scope, key, fingerprint, outcome..., state, tenant, traceparent): stores the outcome
--- of an intent that this transaction has started (once.start), and returns its body, so that a
--- function can end with RETURN once.finish(...). state is 'succeeded', 'failed_final', or
--- 'failed_retryable' (the next start proceeds again). Raises P4012 where this transaction has not
--- started the intent: then nothing guards the effect; the DETAIL says what it has started. P4015 for
--- another fingerprint than start took, P4010 where the intent is finished already, P4060 for an
--- outcome that is too large, 22023 for one that is none.
--- An error_code is cut to 255 characters, an error_message to 4096: a failure is always stored.
--- 40001 where another transaction finished it first (isolation levels above READ COMMITTED): retry
--- the transaction. Writes one row version; waits for nobody. traceparent (W3C) is stored with the
--- intent, unless an earlier attempt has left its own; a malformed one is ignored.
--- The body of the answer is response_text, response_json (stored as PostgreSQL writes jsonb) or
--- response_body: bytes, of type bytea and never an untyped literal, which PostgreSQL would read as
--- escapes ('\x41' is an A). A parameter of a driver that sends no type needs a cast: $5::bytea.
--- Call it outside of any savepoint that may still be rolled back: ROLLBACK TO takes the outcome
--- away, and COMMIT would keep the effect that came before the savepoint.
+-- once.finish(scope, key, fingerprint, outcome..., state, tenant, traceparent): stores the outcome of an intent that this transaction has
+-- started (once.start), and returns its body, so that a function can end with RETURN once.finish(...). state is 'succeeded',
+-- 'failed_final', or 'failed_retryable' (the next start proceeds again). Raises P4012 if this transaction has not started the intent:
+-- then nothing guards the effect; the DETAIL says what it has started. P4015 for another fingerprint than that of start, P4010 if the
+-- intent is finished already, P4060 for an outcome that is too large, 22023 for an invalid outcome. An error_code is cut to 255
+-- characters, an error_message to 4096: a failure can always be stored. 40001 if another transaction finished it first (isolation levels
+-- above READ COMMITTED): retry the transaction. Writes one row version; never waits. traceparent (W3C) is stored with the intent, unless
+-- an earlier attempt stored its own; a malformed one is ignored. The body of the answer is response_text, response_json (stored as
+-- PostgreSQL writes jsonb) or response_body: bytes, of type bytea and never an untyped literal, which PostgreSQL would read as escapes
+-- ('\x41' is an A). A parameter of a driver that sends no type needs a cast: $5::bytea. Call it outside of any savepoint that may still
+-- be rolled back: ROLLBACK TO would remove the outcome, and COMMIT would keep the effect from before the savepoint.
 --
--- Why it is written so: one INSERT and no look-up; ON CONFLICT DO NOTHING turns a race under
--- REPEATABLE READ into 40001 and needs no EXCEPTION block, which would start a subtransaction. Only
--- a row left by a leased attempt makes it go further. No plain INSERT, as finish_new has: a second
--- finish, or a claim, of the same transaction may have stored the row. The day is not looked at once
--- more: it was open when it was started, and the look-up has locked its partition since. Small bodies skip the policy:
--- response_bytes_max is never below 8192. No setting but search_path: each costs a call 3,000
--- instructions, and an INSERT of VALUES has but one plan.
+-- Why it is written so: one INSERT and no look-up; ON CONFLICT DO NOTHING turns a race under REPEATABLE READ into 40001 and needs no
+-- EXCEPTION block, which would start a subtransaction. It does more only for a row left by a leased attempt. The INSERT is not plain, as
+-- that of finish_new is: a second finish, or a claim, of the same transaction may have stored the row. The day is not checked again: it
+-- was open at the start, and the look-up has locked its partition since. Small bodies skip the policy: response_bytes_max is never below
+-- 8192. search_path is the only setting: each costs a call 3,000 instructions, and an INSERT of VALUES has only one plan.
 CREATE FUNCTION once.finish(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,
     response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL, state text DEFAULT 'succeeded',
@@ -36,7 +29,7 @@ DECLARE
     counted bigint;
 BEGIN
     -- expand: outcome_arguments()
-    -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
+    -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
                             AND once._has_started(tenant, scope, key, fingerprint) THEN once._match_day(key, once._today()) END;
@@ -58,7 +51,7 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = '22023',
                 MESSAGE = format('pgonce: an intent cannot be finished as %s', quote_nullable(left(state, 80))),
                 DETAIL = format('tenant=%L scope=%L key=%L', tenant, scope, key),
-                HINT = 'state is one of succeeded, failed_final, failed_retryable.';
+                HINT = 'Use succeeded, failed_final or failed_retryable.';
         END IF;
         PERFORM once._refuse_day(tenant, scope, key, bucket);
     END IF;

@@ -1,14 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.finish_new(scope, key, fingerprint, outcome..., state, tenant, traceparent): once.start and
--- once.finish in one call, for pipelines whose outcome is known before the effect: sent first,
--- it stops everything that is queued behind it where the effect may not run, and with the effect it
--- commits or vanishes. Returns the fence; raises what these two raise, P4020 for a replay among it.
+-- once.finish_new(scope, key, fingerprint, outcome..., state, tenant, traceparent): once.start and once.finish in one call, for pipelines
+-- that know the outcome before the effect. Send it first: it aborts all statements queued behind it unless the effect may run, and it
+-- commits or rolls back with the effect. Returns the fence; raises the errors of both functions, including P4020 for a replay.
 --
--- Why it is written so: the hot path is that of start and of finish, with one gate; what it
--- leaves over, those two do. It looks before it inserts, because ON CONFLICT alone would wait for a
--- report of this intent in an open transaction. In READ COMMITTED it inserts plainly: the look-up was
--- made under the lock and saw all that was committed before, so there can be no conflict, and to ask
--- for one costs 15,000 instructions. An older snapshot may not have seen it: 40001 then.
+-- Why it is written so: the hot path is that of start and of finish, with one check; those two functions handle the other cases. It looks
+-- before it inserts, because ON CONFLICT alone would wait for a report of this intent in an open transaction. In READ COMMITTED the
+-- INSERT is plain: the look-up was made under the lock and saw everything committed before, so there can be no conflict, and ON CONFLICT
+-- costs 15,000 instructions. An older snapshot may have missed a row: then it raises 40001.
 CREATE FUNCTION once.finish_new(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,
     response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL,
@@ -28,7 +26,7 @@ DECLARE
     counted bigint;
 BEGIN
     -- expand: outcome_arguments()
-    -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
+    -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
                             AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN once._match_day(key, once._today()) END;

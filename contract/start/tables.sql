@@ -1,10 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What once.start answers, and what it notes.
+-- The type that once.start returns, and the table of starts without an outcome.
 
--- What once.start answers. A type of its own, because a function with as many OUT parameters builds
--- its row type anew at each call.
+-- What once.start returns. It is a type because a function with as many OUT parameters builds its row type again at each call.
 CREATE TYPE once.started AS (
-    verdict          text,      -- 'proceed' | 'replay_success', and of once.try_start what forbids the effect
+    verdict          text,      -- 'proceed' | 'replay_success'; once.try_start also returns the verdicts that forbid the effect
     state            text,
     response_status  integer,
     response_body    bytea,
@@ -17,15 +16,15 @@ CREATE TYPE once.started AS (
     traceparent      text
 );
 
--- Where once.strict is set: what a transaction has started, for as long as it takes to note that its end is to ask for the
--- outcome: at COMMIT, at PREPARE TRANSACTION, or where somebody sets all constraints immediate. No row is ever committed.
+-- If once.strict is set: each intent that a transaction has started. The row exists only long enough to set off the deferred trigger,
+-- which checks for the outcome at COMMIT, at PREPARE TRANSACTION, or when all constraints are set immediate. No row is ever committed.
 CREATE UNLOGGED TABLE once.unfinished (
     tenant text COLLATE "C" NOT NULL,
     scope  text COLLATE "C" NOT NULL,
     key    text COLLATE "C" NOT NULL,
     fence  integer NOT NULL
 );
-ALTER TABLE once.unfinished REPLICA IDENTITY FULL;      -- as once.decision, should anybody set it LOGGED; pgonce doctor asks for it
+ALTER TABLE once.unfinished REPLICA IDENTITY FULL;      -- as for once.decision, in case it is set LOGGED; pgonce doctor checks it
 CREATE FUNCTION once._ask_unfinished() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM once._check_finished(NEW.tenant, NEW.scope, NEW.key, NEW.fence);

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- claim_all(into, bucket): claims all intents of a batch, of one bucket, where none of them has a row.
+-- claim_all(into, bucket): claims all intents of a batch, all of one bucket, if none of them has a row.
 -- expand: insert_claim(into => {into})
 SELECT now, now, now + retention, now + term, {bucket}, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
        owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END

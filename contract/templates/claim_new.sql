@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- claim_new(bucket): claims an intent that has no row. Its look-up is of one partition where the bucket is a constant.
+-- claim_new(bucket): claims an intent that has no row. If the bucket is a constant, the look-up opens one partition.
 -- expand: insert_claim(into => once.intent)
 SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
        tenant, scope, key, fingerprint, claimant, traceparent

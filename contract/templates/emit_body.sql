@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- emit_body(usual, given, json, bytes): the body of once.emit and once.emit_bytes. usual: that the payload needs no further look; given:
--- the payload as JSON; json: as it is stored; bytes: the payload as bytes, and its content type.
--- Why it is written so: today's partition keeps an event single by its unique index, so only the other days have to be
--- looked at: those before, which as a rule are gone, so that the plan opens no partition, and those after, where the clock
--- has stepped back: a sequence tells, since to open their partitions each time would cost a third of the call. Plans are
--- pinned as in once.start.
+-- emit_body(usual, given, json, bytes): the body of once.emit and once.emit_bytes. usual: whether the payload needs no further check;
+-- given: the payload as JSON; json: as it is stored; bytes: the payload as bytes, and its content type.
+-- Why it is written so: the unique index of today's partition keeps an event unique there, so only the other days need a look: earlier
+-- days, which are normally dropped, so that the plan opens no partition, and later days, which exist if the clock was set back. A
+-- sequence tells whether it was, since opening their partitions each time would cost a third of the call. Plans are pinned as in
+-- once.start.
 #variable_conflict use_variable
 DECLARE
     now timestamptz := clock_timestamp();
@@ -16,7 +16,7 @@ DECLARE
     there boolean;
     repeated boolean;
 BEGIN
-    -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
+    -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         entered := once._is_trusted() AND once._is_dated(key)
                    AND once._quick_check(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
@@ -50,12 +50,12 @@ BEGIN
     IF key IS NULL THEN
         event_id := gen_random_uuid();
     ELSE
-        -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique here and from the tenant's
-        -- salt: two databases with the same names may share a broker, which drops what has an id that it knows.
+        -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique here and from the tenant's salt:
+        -- two databases with the same names may share a broker, which drops an event whose id it knows.
         event_id := encode(overlay(substring(sha256((SELECT sha256(s.salt || convert_to(tenant, 'UTF8')) FROM once.setting AS s
                 WHERE s.only_row) || 'e'::bytea || convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
             FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
-        -- An event that was committed after the snapshot does not show: today's index knows it, that of another day is not asked.
+        -- An event committed after the snapshot does not show: today's index finds it, but the index of another day is not checked.
         IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
             IF floor(date_part('epoch', transaction_timestamp()) / 86400) <> day THEN
                 RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: this transaction began on another day',
@@ -63,7 +63,7 @@ BEGIN
                         scope, key, kind), HINT = 'Retry the transaction.';
             END IF;
         END IF;
-        -- Under the event's own lock, so that no INSERT waits for another transaction; a fresh statement then looks.
+        -- Under the event's own lock, so that no INSERT waits for another transaction; then a new statement looks.
         IF NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779)) THEN
             PERFORM once._refuse('P4029', tenant, scope, key, format('another transaction is emitting its event %s',
                 kind));

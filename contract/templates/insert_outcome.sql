@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- insert_outcome(then): an intent that is finished when its row is made.
+-- insert_outcome(then): inserts an intent that is finished at once.
 INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint,
                               traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
                               error_message)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- outcome_arguments(): the first steps of once.finish and once.finish_new: make bytes of the body, which has three forms, and normalise
--- the trace.
+-- outcome_arguments(): the first steps of once.finish and once.finish_new: converts the body, which has three forms, to bytes, and
+-- normalises the trace.
 IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
     PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
 END IF;

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- receive_all(into, bucket, fence): stores all messages of a batch, of one bucket, where none of them has a row and none is parked.
+-- receive_all(into, bucket, fence): stores all messages of a batch, all of one bucket, if none of them has a row and none is parked.
 -- expand: insert_done(into => {into})
 SELECT now, now, now, {bucket}, {fence}, 1, 'succeeded', tenant, consumer, message_ids[n], fingerprints[n],
        CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END

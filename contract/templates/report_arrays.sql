@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- report_arrays(dims, lengths): checks the arrays of a batch of reports, and makes their bodies bytes. dims and lengths are those of the
--- arrays that only one of once.complete_many and once.fail_many has.
+-- report_arrays(dims, lengths): checks the arrays of a batch of reports, and converts their bodies to bytes. dims and lengths are those
+-- of the arrays that only once.complete_many or only once.fail_many has.
 IF once._quick_check_batch(tenant, size, dims, array_dims(scope), array_dims(fence),
         CASE WHEN response_status IS NULL THEN dims ELSE array_dims(response_status) END,
         CASE WHEN response_text IS NULL THEN dims ELSE array_dims(response_text) END,

@@ -1,17 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
--- start_body(raises): the body of once.start, which raises what forbids the effect, and of once.try_start, which returns it. A function
--- that both call would cost each start 8,500 instructions.
--- Why it is written so: this is the hot path, for an intent that is new or has succeeded;
--- everything else is once._start_over's. The lock is taken in a statement before the look-up, so
--- that the look-up's snapshot (READ COMMITTED) sees whatever the last holder committed. The generic
--- plan is forced: for a partitioned table the planner would otherwise plan each call anew; and
--- without sequential scans, because a plan made while the table was empty would stay one. Bucket 0
--- and today (once._today) are constants, so that their plans open and lock one partition and not all.
--- What is in a branch of its own is prepared only where it is met.
--- A replay needs no more than the right to the tenant: what is stored was checked when it was
--- stored. So start looks first where the key's shape says that it would be; what is wrong with the
--- arguments is asked of what is not found there. A shape may deceive, as that of a UUIDv7 in another
--- spelling: such a key is once._start_over's, which looks where it belongs.
+-- start_body(raises): the body of once.start, which raises if the effect may not run, and of once.try_start, which returns the verdict. A
+-- function that both call would cost each start 8,500 instructions.
+-- Why it is written so: this is the hot path, for an intent that is new or has succeeded; once._start_over handles everything else. The
+-- lock is taken in a statement before the look-up, so that the look-up's snapshot (READ COMMITTED) sees everything that the last holder
+-- committed. The generic plan is forced: for a partitioned table the planner would otherwise plan each call again; and without sequential
+-- scans, because a plan made while the table was empty would stay one. Bucket 0 and today (once._today) are constants, so that their
+-- plans open and lock one partition and not all. Code in a branch of its own is prepared only when it is first reached.
+-- A replay needs only the right to the tenant: the stored values were checked when they were stored. So start first looks in the
+-- partition that the key's shape suggests, and checks the arguments only if it finds nothing there. A shape can mislead, such as a UUIDv7
+-- in another spelling: once._start_over then looks in the right partition.
 #variable_conflict use_variable
 DECLARE
     answer once.started;
@@ -46,7 +43,7 @@ BEGIN
                     counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
                     RETURN answer;
                 END IF;
-            ELSE    -- still today: else the look-up may have been made on another day
+            ELSE    -- still today? The look-up may have been made on another day
                 IF once._is_today(likely) AND once._is_dated(key) AND once._quick_check(tenant, scope, fingerprint)
                    AND once._note_first(tenant, scope, key, fingerprint, '1') IS NOT NULL THEN
                     IF traceparent IS NULL THEN

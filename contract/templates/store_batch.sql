@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- store_batch(refusal, rest): stores a batch of reports and returns what became of each; rest: the other parts of an outcome. One
--- report alone goes straight to once._report_many, which costs less.
+-- store_batch(refusal, rest): stores a batch of reports and returns the verdict of each; rest: the other parts of an outcome. A single
+-- report goes straight to once._report_many, which costs less.
 IF size > 1 THEN
     stored := once._store_many(tenant, scope, key, fence, next_state, response_status, response_body, response_headers, {rest});
     IF cardinality(stored) = size THEN

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- store_reports(into, bucket): stores those reports of a batch that are plain and of keys of this bucket, in one statement, and says in
--- `stored` which they are. Finds no row of another bucket, so it need not be told which is which.
--- Rows are found by a look-up per element (a scalar subquery: joined to the batch, a plan that was made while the table was
--- empty could search the index by part of its columns, and stay so) and then updated by their address. If a row moves in between,
--- because somebody else has changed it, the address leads nowhere and once._report looks again.
+-- store_reports(into, bucket): stores the plain reports of a batch whose keys are of this bucket, in one statement, and sets `stored` to
+-- their positions. It finds no row of another bucket, so the caller need not separate them. Rows are found by a look-up per element (a
+-- scalar subquery: as a join with the batch, a plan made while the table was empty could search the index by part of its columns, and
+-- would stay) and then updated by their address. If another session moves a row in between, the address finds nothing and once._report
+-- looks again.
 WITH changed AS (
     UPDATE {into} AS i
        SET state = next_state[e.n], updated_at = now,

@@ -271,7 +271,7 @@ def test_the_refusal_of_finish_says_what_this_transaction_has_started(db):
 
 def test_the_refusal_of_finish_tells_a_claim_from_a_replay(db):
     Once(db.connect()).finish_new(key="done")
-    assert "under fence 1: once.complete and once.fail report of a claim" in why_not(db, lambda once: once.claim(key="k"))
+    assert "under fence 1: once.complete and once.fail report a claim" in why_not(db, lambda once: once.claim(key="k"))
     assert "it is succeeded: where once.start said replay_success there is nothing to finish" in why_not(db, lambda once: once.start(key="done"), "done")
     assert "succeeded" not in why_not(db, lambda once: None, "done", fingerprint=OTHER_PRINT)  # another request's
 
@@ -293,7 +293,7 @@ def test_the_refusal_of_a_report_says_which_of_its_causes_it_has(db):
         for key, fence, start, cause, hint in (
             ("none", 1, False, "there is no such claim", "once.claim"),
             (old, 1, False, "there is no such claim", "once.claim"),
-            ("none", 1, True, "this transaction has started the intent, and not claimed it", "once.finish"),
+            ("none", 1, True, "this transaction started the intent and did not claim it", "once.finish"),
             ("done", 1, False, "the intent has another outcome already", "once.peek"),
             ("taken", 1, False, "another attempt has taken over", "discard"),
             ("open", 2, False, "this fence was never given", "once.claim"),

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.in_doubt: intents with an unknown outcome, those of retired days among them; each waits for
--- once.resolve. since: since when. Reads the whole table and the archive.
+-- once.in_doubt: intents with an unknown outcome, including those of retired days; each waits for once.resolve. since: since when. Reads
+-- the whole table and the archive.
 CREATE VIEW once.in_doubt (tenant, scope, key, fence, attempts, owner, created_at, lease_until, since, error_code, error_message,
     traceparent, archived) AS
 SELECT i.tenant::text, i.scope::text, i.key::text, i.fence, i.attempts, i.owner::text, i.created_at, i.lease_until,

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.retried: intents that needed more than one attempt, or on which an operator has decided. Reads the whole table.
+-- once.retried: intents that needed more than one attempt, or that an operator has decided. Reads the whole table.
 CREATE VIEW once.retried (tenant, scope, key, state, fence, attempts, owner, created_at, updated_at, lease_until, error_code, error_message,
     traceparent) AS
 SELECT i.tenant::text, i.scope::text, i.key::text, i.state::text, i.fence, i.attempts, i.owner::text, i.created_at, i.updated_at,

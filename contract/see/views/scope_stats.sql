@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.scope_stats: a row per scope that has a policy or intents: its policy, and how many of its
--- intents are in which state, those of retired days among them. stale: processing, and their lease
--- has passed; oldest_stale: when the first one's did. '' is the default policy. Reads the whole
--- table and the archive.
+-- once.scope_stats: a row per scope that has a policy or intents: its policy, and the number of its intents in each state, including
+-- those of retired days. stale: processing, and their lease has passed; oldest_stale: when the first one's did. '' is the default policy.
+-- Reads the whole table and the archive.
 CREATE VIEW once.scope_stats (scope, lease, retention, max_attempts, on_stale, processing, stale, succeeded, failed_retryable,
     failed_final, in_doubt, oldest_stale) AS
 SELECT n.scope::text, p.lease, p.retention, p.max_attempts, p.on_stale::text, n.processing, n.stale, n.succeeded, n.failed_retryable,

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.stuck: attempts that fell silent: their lease has passed and nobody has taken over. on_stale says what their scope's
--- policy does with the next attempt; 'in_doubt' and used-up attempts wait for once.resolve. So do those whose lease ends in more
--- than 8 days, longer than any lease is: it was taken while the clock was ahead, and stale_for is 0. Reads the whole table.
+-- once.stuck: attempts that fell silent: their lease has passed and no other attempt has taken over. on_stale: what the scope's policy
+-- does when the next attempt comes; with 'in_doubt', or when the attempts are used up, the intent waits for once.resolve. So does one
+-- whose lease ends in more than 8 days, longer than any lease is: it was taken while the clock was ahead, and stale_for is 0. Reads the
+-- whole table.
+--
 CREATE VIEW once.stuck (tenant, scope, key, fence, attempts, owner, created_at, updated_at, lease_until, stale_for, on_stale, max_attempts,
     traceparent) AS
 SELECT i.tenant::text, i.scope::text, i.key::text, i.fence, i.attempts, i.owner::text, i.created_at, i.updated_at, i.lease_until,
