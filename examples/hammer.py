@@ -135,7 +135,7 @@ class Failed(Exception):
 
 
 class Program:
-    """One of clients/conformance: a line in, a line out."""
+    """One of spec/cases: a line in, a line out."""
 
     def __init__(self, *words):
         self.process = subprocess.Popen([sys.executable, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -212,10 +212,10 @@ class Run:
 
     def begin(self):
         self.log = self.stack.enter_context(tempfile.TemporaryFile())
-        self.server = Program(ROOT / "clients/conformance/server.py")
+        self.server = Program(ROOT / "tests/clients/server.py")
         self.stack.callback(self.server.end)
         told = self.server.said
-        self.forwarder = Program(ROOT / "clients/conformance/forwarder.py", told["socket"], told["port"])
+        self.forwarder = Program(ROOT / "tests/clients/forwarder.py", told["socket"], told["port"])
         self.stack.callback(self.forwarder.end)
         at = self.forwarder.said
         self.port, provider_port = free_port(), free_port()

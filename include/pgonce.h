@@ -334,7 +334,7 @@ ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, onc
 
 /* ---- Keys and fingerprints ------------------------------------------------------------------- */
 /*
- * docs/fingerprint.md says in full what is a key, what is hashed, and in which form; tests/vectors
+ * docs/fingerprint.md says in full what is a key, what is hashed, and in which form; spec/vectors
  * has examples.
  */
 

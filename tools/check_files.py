@@ -172,7 +172,7 @@ def check_claims(path, text):
         elif name and not re.search(rf"\b{name}\(", (ROOT / file).read_text()):
             problem(path, f"names {file}::{name}, which is not there")
     # For clients, also a case of the suite, or a test whose name is a sentence.
-    for file, name in re.findall(r"`(clients/[\w/.-]+\.(?:py|go|java|js|json))::([^`]+)`", text):
+    for file, name in re.findall(r"`((?:clients|spec)/[\w/.-]+\.(?:py|go|java|js|json))::([^`]+)`", text):
         if not (ROOT / file).exists() or not re.search(rf"\b{re.escape(name)}(?![\w-])", (ROOT / file).read_text()):
             problem(path, f"names {file}::{name}, which is not there")
 

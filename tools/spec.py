@@ -28,7 +28,7 @@ STATUSES = json.loads((SPEC / "statuses.json").read_text())
 RETRIES = json.loads((SPEC / "retries.json").read_text())["milliseconds"]
 REASONS = json.loads((SPEC / "reasons.json").read_text())["reasons"]
 KEYS = json.loads((SPEC / "keys.json").read_text())
-KEY_VECTORS = json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"]
+KEY_VECTORS = json.loads((ROOT / "spec/vectors/keys.json").read_text())["keys"]
 TELEMETRY = json.loads((SPEC / "telemetry.json").read_text())
 VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
 

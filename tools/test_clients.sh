@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; by default all of them. Each has a test.sh, which installs its dependencies from its
 # registry and exits with 77 if its toolchain is missing; with its dependencies its agent plays the cases of
-# clients/conformance (tests/clients/test_agents.py), the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
+# spec/cases (tests/clients/test_agents.py), the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
 # without pgonce (tests/transparency), its example is hammered (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md): these
 # two not with QUICK=yes. With MUTATIONS=yes each guarantee is removed from the client, and one of its tests must fail (tests/clients/mutations.py). In the end the matrix of docs/clients.md is compared with the results.
 # JOBS=2: two languages at a time; a language's output is printed when it has finished.

@@ -115,7 +115,7 @@ func TestKeysAreReadByTheGatewaysGrammar(t *testing.T) {
 			Key, Refused *string
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "tests/vectors/keys.json")), &file); err != nil || len(file.Keys) == 0 {
+	if err := json.Unmarshal([]byte(read(t, "spec/vectors/keys.json")), &file); err != nil || len(file.Keys) == 0 {
 		t.Fatal(err, len(file.Keys))
 	}
 	for _, each := range file.Keys {
@@ -147,7 +147,7 @@ func TestFingerprintsThatTheClientComputesAreThoseOfTheVectors(t *testing.T) {
 		Salts           map[string]string
 		Requests, Bytes []vector
 	}
-	if err := json.Unmarshal([]byte(read(t, "tests/vectors/fingerprints.json")), &file); err != nil {
+	if err := json.Unmarshal([]byte(read(t, "spec/vectors/fingerprints.json")), &file); err != nil {
 		t.Fatal(err)
 	}
 	compared := 0

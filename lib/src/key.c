@@ -3,7 +3,7 @@
  * key.c: the key in the value of an Idempotency-Key header: a Structured Field String
  * (RFC 8941 section 4.2.5) with parameters (4.2.3.2), or a bare key. Pure. The gateway
  * calls it before it looks anything up; once.key_of_header is the same grammar in SQL,
- * held to it by tests/vectors/keys.json. Generic Structured Fields processing ignores a
+ * held to it by spec/vectors/keys.json. Generic Structured Fields processing ignores a
  * field that does not parse; here that would turn a bad key into an unprotected request,
  * so each way to be malformed is a fault.
  */

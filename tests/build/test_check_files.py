@@ -94,8 +94,8 @@ def test_sql_in_a_c_string_is_found_and_what_begins_or_ends_a_transaction_is_non
 @pytest.mark.parametrize("name, is_there", [
     ("tests/build/test_check_files.py::test_a_test_that_a_document_names_is_looked_for", True),
     ("tests/build/test_check_files.py::test_of_nothing", False),
-    ("clients/conformance/http.json::tenants-share-no-keys", True),
-    ("clients/conformance/http.json::tenants-share-no", False),
+    ("spec/cases/http.json::tenants-share-no-keys", True),
+    ("spec/cases/http.json::tenants-share-no", False),
     ("clients/node/test/faults.test.js::an error tells no key: not its text, not what it was caused by", True),
     ("clients/node/test/faults.test.js::an error tells the key", False),
 ])  # fmt: skip

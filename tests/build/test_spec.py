@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture
 def copy(tmp_path):
     """The sources that hold facts, and all SQL, where they may be changed."""
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "spec", "tools/spec.py", "contract", "native", "lib", "clients", "docs", "tests/http", "include", "cli/operate", "tests/vectors"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "spec", "tools/spec.py", "contract", "native", "lib", "clients", "docs", "tests/http", "include", "cli/operate"], capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if pathlib.Path(name).suffix in (".json", ".py", ".sql", ".c", ".h", ".js", ".go", ".java", ".md"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

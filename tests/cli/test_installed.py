@@ -20,8 +20,8 @@ BUILD = PROGRAM.parents[1]
 PKGLIBDIR = subprocess.run(["pg_config", "--pkglibdir"], capture_output=True, text=True, check=True).stdout.strip()
 pytestmark = pytest.mark.skipif("PGONCE_SANITIZED" in os.environ, reason="what is sanitized is not installed")
 
-DOCUMENTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "dashboards", "examples/pgonce.conf", "clients/node/LICENSE"}
-DOCUMENTS |= {str(path.relative_to(ROOT)) for folder in ("docs", "tests/vectors") for path in (ROOT / folder).rglob("*") if path.is_file()}
+DOCUMENTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "dashboards", "examples/pgonce.conf", "clients/node/LICENSE", "spec/cases/README.md"}
+DOCUMENTS |= {str(path.relative_to(ROOT)) for folder in ("docs", "spec/vectors") for path in (ROOT / folder).rglob("*") if path.is_file()}
 DOCUMENTS |= {str(path.relative_to(ROOT)) for path in (ROOT / "clients").glob("*/README.md")}
 # What somebody has built in the folder of an example.
 BUILT = {"node_modules", "target", ".venv", "__pycache__", ".gitignore", "meson.build"}

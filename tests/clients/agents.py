@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The clients as doors of the suite: the agent of a language makes the calls and serves the requests of a case, and what it says is compared here
-(clients/conformance/README.md has its lines)."""
+(spec/cases/README.md has its lines)."""
 
 import base64
 import json
@@ -18,7 +18,6 @@ from harness.postgres import ROOT
 
 from .suite import Calls, Plain, Refused, Requests, of_door
 
-CONFORMANCE = ROOT / "clients/conformance"
 # Language: {driver: the frameworks that are served over it}.
 DOORS = {
     "node": {"pg": ("express", "fastify", "node-http")},
@@ -80,10 +79,10 @@ class Talker:
 
 
 class Server(Talker):
-    """A private PostgreSQL on a port of loopback, and the gateway before a small service (clients/conformance/server.py)."""
+    """A private PostgreSQL on a port of loopback, and the gateway before a small service (tests/clients/server.py)."""
 
     def __init__(self):
-        super().__init__([sys.executable, CONFORMANCE / "server.py", "--gateway"])
+        super().__init__([sys.executable, ROOT / "tests/clients/server.py", "--gateway"])
         self.said = json.loads(self.hear())
         self.databases = {}
 

@@ -52,7 +52,7 @@ DRIVER = "tests/clients/test_agents.py"
 
 
 def case(way):
-    """A case of clients/conformance by the language's agent: LANGUAGE-DRIVER[-FRAMEWORK]-CASE."""
+    """A case of spec/cases by the language's agent: LANGUAGE-DRIVER[-FRAMEWORK]-CASE."""
     return (DRIVER, f"[{way}]")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Runs the cases of clients/conformance. Here are plain SQL and the gateway: what these two do is what the cases have to expect. The clients are in agents.py. The
-format is described in clients/conformance/README.md."""
+"""Runs the cases of spec/cases. Here are plain SQL and the gateway: what these two do is what the cases have to expect. The clients are in agents.py. The
+format is described in spec/cases/README.md."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from harness.client import Http1
 from harness.postgres import ROOT
 from harness.upstream import Answer
 
-SUITE = ROOT / "clients/conformance"
+SUITE = ROOT / "spec/cases"
 PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
 STATUS = {code: row["status"] for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items()}
 VERDICTS = {verdict: row["code"] for verdict, row in json.loads((ROOT / "spec/verdicts.json").read_text())["verdicts"].items() if "code" in row}

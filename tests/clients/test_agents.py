@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The cases of clients/conformance by the agent of each language: calls by each driver, requests by each framework and server, and both kinds through two doors.
+"""The cases of spec/cases by the agent of each language: calls by each driver, requests by each framework and server, and both kinds through two doors.
 
 They run where PGONCE_CLIENT_DOORS names the language, as `make test-clients` does: they need its toolchain and its registry. PGONCE_CLIENT_TREE: a tree with another
 clients/LANGUAGE (mutations.py)."""

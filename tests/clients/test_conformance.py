@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The suite of the clients (clients/conformance), run against plain SQL and the gateway: a case that expects anything else is wrong. And what the suite says of
+"""The suite of the clients (spec/cases), run against plain SQL and the gateway: a case that expects anything else is wrong. And what the suite says of
 itself: its problem documents are the gateway's, its matrix is docs/clients.md."""
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""tests/vectors: keys, canonical forms and fingerprints as data, for every language that speaks the contract. SQL and libpgonce must say
+"""spec/vectors: keys, canonical forms and fingerprints as data, for every language that speaks the contract. SQL and libpgonce must say
 what the files say, and so must docs/fingerprint.md, written down here once more. Where the files end, texts made at random go on."""
 
 import base64
@@ -19,7 +19,7 @@ from harness.postgres import ROOT
 
 from .calls import code_of, run
 
-VECTORS = ROOT / "tests/vectors"
+VECTORS = ROOT / "spec/vectors"
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 KEYS, CANONICAL, FINGERPRINTS = (json.loads((VECTORS / f"{name}.json").read_text()) for name in ("keys", "canonical", "fingerprints"))
 NOT_A_STRING = json.loads((ROOT / "spec/keys.json").read_text())["faults"]["not_a_string"]

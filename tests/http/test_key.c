@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_key.c: the vectors of tests/vectors/keys.json, strict and lenient, every byte, and the
+ * test_key.c: the vectors of spec/vectors/keys.json, strict and lenient, every byte, and the
  * lengths.
  */
 #include "support.h"

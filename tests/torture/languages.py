@@ -21,7 +21,7 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   body       in base64, or null
 
 A program is CLIENT NUMBER DSN, whatever the language. It says `ready` first. Its number decides between two drivers or pools. With a PORT behind it serves
-HTTP there, and reads nothing. The same program makes the calls of clients/conformance, where a line has a `call` and not a `mode` (clients/conformance/README.md)."""
+HTTP there, and reads nothing. The same program makes the calls of spec/cases, where a line has a `call` and not a `mode` (spec/cases/README.md)."""
 
 import base64
 import dataclasses

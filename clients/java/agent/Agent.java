@@ -9,7 +9,7 @@ import java.nio.charset.StandardCharsets;
 import javax.sql.DataSource;
 
 /**
- * The agent of the Java clients (clients/conformance/README.md): Agent CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another. DRIVER is jdbc, spring
+ * The agent of the Java clients (spec/cases/README.md): Agent CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another. DRIVER is jdbc, spring
  * or spring-jpa, or a number: odd ones have a pool (HikariCP), even ones a connection for each transaction. With a PORT it serves HTTP there, for the torture.
  */
 public final class Agent {

@@ -21,7 +21,7 @@ import java.util.Iterator;
 import java.util.Map;
 import javax.sql.DataSource;
 
-/** The calls of clients/conformance/sql.json, and the services of http.json. */
+/** The calls of spec/cases/sql.json, and the services of http.json. */
 final class Calls {
     /** What an effect throws where it is told to. */
     private static final class Thrown extends Exception {

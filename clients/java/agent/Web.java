@@ -36,7 +36,7 @@ import org.springframework.transaction.PlatformTransactionManager;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
 
-/** The services of clients/conformance/http.json behind Spring Boot's starter, with the transactions of JDBC or of JPA. One server has the service of one case after another. */
+/** The services of spec/cases/http.json behind Spring Boot's starter, with the transactions of JDBC or of JPA. One server has the service of one case after another. */
 final class Web {
     private static final String AUTO = "org.springframework.boot.autoconfigure.";
     private static final int PATIENCE_S = 30;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The calls of clients/conformance/sql.json and faults.json, and the services of http.json.
+// The calls of spec/cases/sql.json and faults.json, and the services of http.json.
 'use strict';
 
 const {once, pool, theirs} = require('./world');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The service of a case of clients/conformance/http.json, behind the middleware of Express, Fastify or plain http.
+// The service of a case of spec/cases/http.json, behind the middleware of Express, Fastify or plain http.
 'use strict';
 
 const nodeHttp = require('http');

@@ -796,7 +796,7 @@ test('a base of problem types that would break the document is refused when it i
 
 test('keys are those of the vectors', () => {
   const {faults} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/keys.json')));
-  for (const vector of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/keys.json'))).keys) {
+  for (const vector of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/vectors/keys.json'))).keys) {
     const value = vector.header ?? Buffer.from(vector.base64 ?? '', 'base64').toString('latin1');
     const {key: found, fault} = keyOfHeader(value);
     assert.deepEqual([found, fault], [vector.key, vector.refused], value);
@@ -808,7 +808,7 @@ test('keys are those of the vectors', () => {
 
 test('fingerprints that the client computes are those of the vectors', () => {
   const {fingerprintOf, hashedOf} = require('../lib/fingerprint');
-  const {salts, requests, bytes} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/fingerprints.json')));
+  const {salts, requests, bytes} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/vectors/fingerprints.json')));
   const bodyOf = ({text, base64}) => (text === undefined ? Buffer.from(base64 ?? '', 'base64') : text);
   const same = (vector, request) =>
     assert.equal(fingerprintOf(Buffer.from(salts[vector.tenant], 'hex'), hashedOf(request)).toString('hex'), vector.fingerprint, JSON.stringify(vector));

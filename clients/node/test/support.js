@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The servers of the tests: a private PostgreSQL, and a forwarder before it that loses what it is told to (clients/conformance).
+// The servers of the tests: a private PostgreSQL, and a forwarder before it that loses what it is told to (tests/clients).
 'use strict';
 
 const {spawn} = require('node:child_process');
@@ -9,8 +9,8 @@ const readline = require('node:readline');
 
 const {Pool} = require('pg');
 
-const SUITE = path.join(__dirname, '../../conformance');
-const FAULTS = JSON.parse(fs.readFileSync(path.join(SUITE, 'faults.json'), 'utf8'));
+const PROGRAMS = path.join(__dirname, '../../../tests/clients');
+const FAULTS = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/cases/faults.json'), 'utf8'));
 const REPORTS_MAX = 100; // that are tried within the five seconds
 const PYTHON = process.env.PGONCE_PYTHON ?? '/usr/bin/python3';
 
@@ -40,12 +40,12 @@ class Program {
 }
 
 async function startServer(...options) {
-  const program = new Program(path.join(SUITE, 'server.py'), ...options);
+  const program = new Program(path.join(PROGRAMS, 'server.py'), ...options);
   return {program, ...(await program.answer())};
 }
 
 async function startForwarder(server) {
-  const program = new Program(path.join(SUITE, 'forwarder.py'), server.socket, String(server.port));
+  const program = new Program(path.join(PROGRAMS, 'forwarder.py'), server.socket, String(server.port));
   return {program, ...(await program.answer())};
 }
 
@@ -55,4 +55,4 @@ function poolOf(server, {host = '127.0.0.1', port = server.port, ...more} = {}) 
   return pool;
 }
 
-module.exports = {FAULTS, REPORTS_MAX, SUITE, poolOf, startForwarder, startServer};
+module.exports = {FAULTS, REPORTS_MAX, poolOf, startForwarder, startServer};

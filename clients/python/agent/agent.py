@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The agent of the Python client (clients/conformance/README.md): agent.py CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another.
+"""The agent of the Python client (spec/cases/README.md): agent.py CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another.
 
-DRIVER is a name of drivers.py, for the calls of clients/conformance; or a number, for the torture: odd ones are blocking and have a pool of psycopg (blocking.py), even ones use
+DRIVER is a name of drivers.py, for the calls of spec/cases; or a number, for the torture: odd ones are blocking and have a pool of psycopg (blocking.py), even ones use
 asyncio and asyncpg (asynchronous.py). With a PORT it serves HTTP there (torture_service.py)."""
 
 import asyncio

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The calls of clients/conformance/sql.json by a driver, blocking or not, and the services of http.json."""
+"""The calls of spec/cases/sql.json by a driver, blocking or not, and the services of http.json."""
 
 import base64
 import inspect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The words of clients/conformance: what a case says of bytes, requests and answers."""
+"""The words of spec/cases: what a case says of bytes, requests and answers."""
 
 import base64
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A private PostgreSQL with the contract for all tests of the client, by clients/conformance/server.py."""
+"""A private PostgreSQL with the contract for all tests of the client, by tests/clients/server.py."""
 
 import contextlib
 import json
@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-CONFORMANCE = ROOT / "clients" / "conformance"
+CASES = ROOT / "spec/cases"
+PROGRAMS = ROOT / "tests/clients"
 # Its drivers and frameworks are those of the agent.
 sys.path.insert(0, str(ROOT / "clients/python/agent"))
 # server.py wants psycopg2, which a virtual environment need not have.
@@ -24,7 +25,7 @@ class Talker:
 
     def __init__(self, program, *arguments):
         self.process = subprocess.Popen(
-            [PYTHON, str(CONFORMANCE / program), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [PYTHON, str(PROGRAMS / program), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.hello = self._read()
 

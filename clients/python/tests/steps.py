@@ -74,7 +74,7 @@ class Events:
 
 
 class Runner:
-    """The steps of a case that a test brings itself, one after another (those of clients/conformance are run by tests/clients/test_agents.py)."""
+    """The steps of a case that a test brings itself, one after another (those of spec/cases are run by tests/clients/test_agents.py)."""
 
     def __init__(self, case, db, port, script):
         self.case, self.db, self.port, self.script = case, db, port, script

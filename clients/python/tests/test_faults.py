@@ -19,11 +19,11 @@ import pgonce
 import pgonce.aio
 from pgonce import errors
 
-from .conftest import CONFORMANCE
+from .conftest import CASES
 from drivers import NAMES, AsyncDoor, opened
 from frameworks import PATIENCE_S
 
-FAULTS = json.loads((CONFORMANCE / "faults.json").read_text(encoding="utf-8"))
+FAULTS = json.loads((CASES / "faults.json").read_text(encoding="utf-8"))
 INSERT = "INSERT INTO effect (key) VALUES ('{}')"
 
 

@@ -28,13 +28,13 @@ import asyncpg
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
-from .conftest import CONFORMANCE, Database
+from .conftest import CASES, Database
 from frameworks import DjangoDoor, loop, threads
 from .steps import send
 from .test_fastapi import problem_of
 from .test_faults import INSERT, reach
 
-FAULTS = json.loads((CONFORMANCE / "faults.json").read_text(encoding="utf-8"))
+FAULTS = json.loads((CASES / "faults.json").read_text(encoding="utf-8"))
 REPORTS_MAX = 100  # that are tried within the five seconds
 FRONTED = "A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway"
 

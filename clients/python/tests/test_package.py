@@ -64,7 +64,7 @@ def test_a_base_of_problem_types_that_would_break_the_document_is_refused(base):
             http.check_base(base)
 
 
-@pytest.mark.parametrize("case", json.loads((ROOT / "tests/vectors/keys.json").read_text())["keys"], ids=lambda case: case["header"][:40])
+@pytest.mark.parametrize("case", json.loads((ROOT / "spec/vectors/keys.json").read_text())["keys"], ids=lambda case: case["header"][:40])
 def test_a_key_of_the_vectors(case):
     if not case["header"].lstrip(" ").startswith('"'):
         with pytest.raises(http.BadKey) as strict:
@@ -80,7 +80,7 @@ def test_a_key_of_the_vectors(case):
 
 
 def test_fingerprints_that_the_client_computes_are_those_of_the_vectors():
-    vectors = json.loads((ROOT / "tests/vectors/fingerprints.json").read_text())
+    vectors = json.loads((ROOT / "spec/vectors/fingerprints.json").read_text())
     compared = 0
 
     def same(vector, request):

@@ -15,7 +15,7 @@ import (
 	"pgonce.internal/once"
 )
 
-// The calls of clients/conformance/sql.json.
+// The calls of spec/cases/sql.json.
 
 type content struct {
 	Text   *string

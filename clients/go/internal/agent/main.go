@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 
-// The agent of the Go client (clients/conformance/README.md): agent CLIENT DRIVER DSN [PORT]. It says
+// The agent of the Go client (spec/cases/README.md): agent CLIENT DRIVER DSN [PORT]. It says
 // `ready`, and answers each line of JSON with another. DRIVER is pgx or sql, or an odd or even number.
 // With a PORT it serves HTTP there, for the torture.
 package main

@@ -29,7 +29,7 @@ func forwarder(t *testing.T, at place) (*helper, string) {
 		Host string
 		Port int
 	}
-	h, err := startHelper(&where, filepath.Join(root, "clients/conformance/forwarder.py"), at.Socket, fmt.Sprint(at.Port))
+	h, err := startHelper(&where, filepath.Join(root, "tests/clients/forwarder.py"), at.Socket, fmt.Sprint(at.Port))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -501,7 +501,7 @@ func lostClaim[T any](t *testing.T, connect func(testing.TB, string, ...once.Opt
 	lossy.fired(t, rule)
 }
 
-// faults are those of clients/conformance, which every client runs.
+// faults are those of spec/cases, which every client runs.
 type faults struct {
 	Commits []struct {
 		Name, Commit, Reports, Problem, State string
@@ -517,7 +517,7 @@ type faults struct {
 
 func allFaults(t *testing.T) (found faults) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "clients/conformance/faults.json"))
+	text, err := os.ReadFile(filepath.Join(root, "spec/cases/faults.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &found)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 
-// Package suite has the tests with real servers, through both doors. The cases of clients/conformance are run by tests/clients/test_agents.py.
+// Package suite has the tests with real servers, through both doors. The cases of spec/cases are run by tests/clients/test_agents.py.
 package suite
 
 import (
@@ -98,7 +98,7 @@ var (
 
 func TestMain(m *testing.M) {
 	var err error
-	server, err = startHelper(&main, filepath.Join(root, "clients/conformance/server.py"))
+	server, err = startHelper(&main, filepath.Join(root, "tests/clients/server.py"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the private server does not start:", err)
 		os.Exit(1)

@@ -22,11 +22,11 @@ import java.util.Set;
 import java.util.TreeSet;
 import org.junit.jupiter.api.Test;
 
-/** tests/vectors: keys and fingerprints are those of every other door. */
+/** spec/vectors: keys and fingerprints are those of every other door. */
 class VectorsTest {
     @Test
     void theKeyOfEachHeaderIsThatOfTheVectorsOrItIsRefusedWithTheirSentence() throws Exception {
-        JsonNode keys = Cases.read(Child.ROOT.resolve("tests/vectors/keys.json")).get("keys");
+        JsonNode keys = Cases.read(Child.ROOT.resolve("spec/vectors/keys.json")).get("keys");
         String notAString = Cases.read(Child.ROOT.resolve("spec/keys.json")).at("/faults/not_a_string").asText();
         for (JsonNode each : keys) {
             String header = new String(each.get("header").asText().getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
@@ -90,7 +90,7 @@ class VectorsTest {
 
     @Test
     void theFingerprintOfEachRequestIsThatOfTheVectors() throws Exception {
-        JsonNode vectors = Cases.read(Child.ROOT.resolve("tests/vectors/fingerprints.json"));
+        JsonNode vectors = Cases.read(Child.ROOT.resolve("spec/vectors/fingerprints.json"));
         try (Server server = new Server(); Connection connection = Server.plain(server.url()).getConnection()) {
             server.rows("UPDATE once.setting SET salt = '\\x" + vectors.get("installation_salt").asText() + "'");
             for (JsonNode each : vectors.get("requests")) {

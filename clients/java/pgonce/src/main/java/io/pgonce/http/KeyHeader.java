@@ -3,7 +3,7 @@ package io.pgonce.http;
 
 /**
  * The key in the value of an Idempotency-Key header: a Structured Field String (RFC 8941, section 4.2.5) with
- * parameters, or a bare key. The same grammar as lib/src/key.c and once.key_of_header; tests/vectors/keys.json holds
+ * parameters, or a bare key. The same grammar as lib/src/key.c and once.key_of_header; spec/vectors/keys.json holds
  * them together. Each way to be malformed is a fault, since a key that was ignored would leave a request unprotected.
  */
 public final class KeyHeader {

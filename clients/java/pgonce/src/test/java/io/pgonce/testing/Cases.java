@@ -15,7 +15,7 @@ public final class Cases {
 
     /** A list of faults.json. */
     public static JsonNode faults(String list) {
-        return read(Child.ROOT.resolve("clients/conformance/faults.json")).get(list);
+        return read(Child.ROOT.resolve("spec/cases/faults.json")).get(list);
     }
 
     public static JsonNode read(Path file) {

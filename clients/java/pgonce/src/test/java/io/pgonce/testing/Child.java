@@ -15,7 +15,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 
-/** A program of clients/conformance: obeys a line at a time, and ends when its standard input is closed. */
+/** A program of tests/clients: obeys a line at a time, and ends when its standard input is closed. */
 public class Child implements AutoCloseable {
     public static final ObjectMapper JSON = new ObjectMapper();
     public static final Path ROOT = root();
@@ -26,7 +26,7 @@ public class Child implements AutoCloseable {
 
     private static Path root() {
         Path at = Path.of("").toAbsolutePath();
-        while (!Files.exists(at.resolve("clients/conformance/server.py"))) {
+        while (!Files.exists(at.resolve("tests/clients/server.py"))) {
             at = at.getParent();
         }
         return at;
@@ -34,7 +34,7 @@ public class Child implements AutoCloseable {
 
     public Child(String program, String... arguments) {
         List<String> command = new ArrayList<>(List.of(
-            Files.exists(Path.of("/usr/bin/python3")) ? "/usr/bin/python3" : "python3", ROOT.resolve("clients/conformance/" + program).toString()));
+            Files.exists(Path.of("/usr/bin/python3")) ? "/usr/bin/python3" : "python3", ROOT.resolve("tests/clients/" + program).toString()));
         command.addAll(List.of(arguments));
         try {
             process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
