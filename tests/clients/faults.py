@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""What happens between a client and its server while a case of faults.json runs (clients/conformance/README.md, "Faults"): the forwarder between the two, and
+"""What happens between a client and its server while a case of faults.json runs (spec/cases/README.md, "Faults"): the forwarder between the two, and
 the steps that are for it."""
 
 import pathlib
