@@ -249,7 +249,9 @@ func giveUp(err error, inDoubt bool) error {
 	case inDoubt:
 		return ErrOutcomeUnknown.because(err)
 	case isConflict(err):
-		return ErrConflict.because(err)
+		conflict := ErrConflict.because(err)
+		conflict.SQLState = SQLStateOf(err)
+		return conflict
 	default:
 		return err
 	}

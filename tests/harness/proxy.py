@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """A proxy between a libpq client and the server that loses the connection at a chosen message, as a network does.
 
-It knows the framing of the PostgreSQL protocol, version 3 (manual, "Frontend/Backend Protocol"), and nothing else: a
-rule names a piece of a frontend message's text, or a backend message's type. Each rule fires once, on the first
+It knows the framing of the PostgreSQL protocol, version 3 (manual, "Frontend/Backend Protocol"), and the texts of statements: a
+rule names a piece of the text that a frontend message runs, or a backend message's type. Each rule fires once, on the first
 connection that meets it. Or it is a black hole for a while: nothing is closed, and nothing comes through. Or it is far away: each
 round trip takes as long as it is told."""
 
@@ -18,7 +18,7 @@ from .postgres import PORT, private_directory
 
 SSL_REQUEST, GSS_REQUEST, CANCEL_REQUEST = 80877103, 80877104, 80877102
 READY_FOR_QUERY = b"Z"
-PARSE, BIND = b"P", b"B"
+QUERY, PARSE, BIND = b"Q", b"P", b"B"
 ROUND_TRIPS = b"Q", b"S"  # Query, Sync: the messages whose answer a client waits for
 
 
@@ -172,11 +172,15 @@ class Link:
             rule.fired.set()
 
     def told(self, kind, body):
-        """A message's text: of Bind also the text of its statement, which was prepared before."""
+        """The text that a message has run: of Bind that of its statement, with its name, and no value. A statement that is only prepared has none."""
         if kind == PARSE:
             name, text, _ = body.split(b"\0", 2)
             self.statements[name] = text
-        return body + self.statements.get(body.split(b"\0", 2)[1], b"") if kind == BIND else body
+            return b"" if name else text
+        if kind == BIND:
+            name = body.split(b"\0", 2)[1]
+            return name + b" " + self.statements.get(name, b"") if name else b""
+        return body if kind == QUERY else b""
 
     def frontend(self):
         try:

@@ -10,12 +10,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pgonce.internal/once"
 )
 
-// The calls of spec/cases/sql.json.
+// The calls of spec/cases/sql.json and faults.json.
 
 type content struct {
 	Text   *string
@@ -88,6 +92,27 @@ func (e emission) event() once.Event {
 	return event
 }
 
+// What an effect does, or the work of Effect.
+type effect struct {
+	Do []struct {
+		SQL, Swallow string
+		Emit         *emission
+		EmitBytes    *emission `json:"emit_bytes"`
+		Lock         struct {
+			Resource string
+			WaitMs   int `json:"wait_ms"`
+		}
+		Is        bool
+		Meanwhile json.RawMessage
+		Keep      bool
+		First     int32
+	}
+	Answer  outcome
+	Fail    *outcome
+	Throw   string
+	NotDone string `json:"not_done"`
+}
+
 type step struct {
 	Call, Scope, Key, Tenant, As, Of, Consumer, Message, Code string
 
@@ -98,27 +123,18 @@ type step struct {
 			ContentType          string `json:"content_type"`
 		}
 	}
-	Effect struct {
-		Do []struct {
-			SQL, Swallow string
-			Emit         *emission
-			EmitBytes    *emission `json:"emit_bytes"`
-			Lock         struct {
-				Resource string
-				WaitMs   int `json:"wait_ms"`
-			}
-			Is bool
-		}
-		Answer outcome
-		Fail   *outcome
-		Throw  string
-	}
-	Answer      outcome
-	Result      content
-	LeaseMs     int `json:"lease_ms"`
-	RetentionMs int `json:"retention_ms"`
-	Takeover    *bool
-	Retryable   *bool
+	Effect, Work effect
+	Answer       outcome
+	Result       content
+	LeaseMs      int `json:"lease_ms"`
+	RetentionMs  int `json:"retention_ms"`
+	Takeover     *bool
+	Retryable    *bool
+
+	WaitMs         int `json:"wait_ms"`
+	DeadlineMs     int `json:"deadline_ms"`
+	Isolation, SQL string
+	Callers        int
 
 	Name     string
 	Location location
@@ -138,30 +154,58 @@ func (s step) request() any {
 	return body
 }
 
+func (s step) options() []once.Option {
+	opts := []once.Option{once.Tenant(s.Tenant), once.Wait(milliseconds(s.WaitMs)), once.Isolation(s.Isolation)}
+	if s.DeadlineMs > 0 {
+		opts = append(opts, once.Within(milliseconds(s.DeadlineMs)))
+	}
+	return opts
+}
+
+func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
 // What an effect throws where it is told to.
-var errThrown = errors.New("as ordered")
+type thrown string
+
+func (t thrown) Error() string { return string(t) }
+
+type nothingDone string
+
+func (n nothingDone) Error() string { return string(n) }
 
 type calls[T any] struct {
 	*door[T]
 	leases  map[string]*once.Lease
 	service *service[T]
+	// Says a line, and waits for one.
+	converse func(said any)
+	// The transaction of an effect, after it.
+	kept T
 }
 
-func (c *calls[T]) do(ctx context.Context, tx T, s step) (once.Answer, error) {
-	for _, each := range s.Effect.Do {
+// number: which execution of it this is.
+func (c *calls[T]) do(ctx context.Context, tx T, e effect, number int32) (once.Answer, error) {
+	for _, each := range e.Do {
+		if each.First > 0 && number > each.First {
+			continue
+		}
 		var err error
 		switch {
 		case each.SQL != "":
 			err = c.exec(ctx, tx, each.SQL)
 		case each.Swallow != "":
 			_ = c.exec(ctx, tx, each.Swallow)
+		case each.Meanwhile != nil:
+			c.converse(said{"meanwhile": each.Meanwhile})
+		case each.Keep:
+			c.kept = tx
 		case each.Emit != nil:
 			_, err = c.client.Emit(ctx, tx, each.Emit.event())
 		case each.EmitBytes != nil:
 			_, err = c.client.EmitBytes(ctx, tx, each.EmitBytes.event(), each.EmitBytes.Base64, each.EmitBytes.ContentType)
 		default:
 			var taken bool
-			taken, err = c.client.Lock(ctx, tx, each.Lock.Resource, time.Duration(each.Lock.WaitMs)*time.Millisecond)
+			taken, err = c.client.Lock(ctx, tx, each.Lock.Resource, milliseconds(each.Lock.WaitMs))
 			if err == nil && taken != each.Is {
 				err = fmt.Errorf("the lock is %v", taken)
 			}
@@ -171,12 +215,14 @@ func (c *calls[T]) do(ctx context.Context, tx T, s step) (once.Answer, error) {
 		}
 	}
 	switch {
-	case s.Effect.Throw != "":
-		return once.Answer{}, errThrown
-	case s.Effect.Fail != nil:
-		return once.Answer{}, once.Fail(s.Effect.Fail.Code, s.Effect.Fail.Message, s.Effect.Fail.made())
+	case e.Throw != "":
+		return once.Answer{}, thrown(e.Throw)
+	case e.NotDone != "":
+		return once.Answer{}, once.NotDone(nothingDone(e.NotDone))
+	case e.Fail != nil:
+		return once.Answer{}, once.Fail(e.Fail.Code, e.Fail.Message, e.Fail.made())
 	}
-	return s.Effect.Answer.made(), nil
+	return e.Answer.made(), nil
 }
 
 type said map[string]any
@@ -196,10 +242,10 @@ func answered(a once.Answer) said {
 
 func (c *calls[T]) claim(ctx context.Context, s step, opts []once.Option) (said, error) {
 	if s.LeaseMs > 0 {
-		opts = append(opts, once.LeaseFor(time.Duration(s.LeaseMs)*time.Millisecond))
+		opts = append(opts, once.LeaseFor(milliseconds(s.LeaseMs)))
 	}
 	if s.RetentionMs > 0 {
-		opts = append(opts, once.Retention(time.Duration(s.RetentionMs)*time.Millisecond))
+		opts = append(opts, once.Retention(milliseconds(s.RetentionMs)))
 	}
 	if s.Takeover != nil {
 		opts = append(opts, once.Takeover(*s.Takeover))
@@ -232,10 +278,10 @@ func (c *calls[T]) report(ctx context.Context, s step) (is bool, err error) {
 	return lease.Fail(ctx, once.Fail(s.Code, s.Message, s.Answer.made()))
 }
 
-func (c *calls[T]) receive(ctx context.Context, s step, opts []once.Option) (said, error) {
+func (c *calls[T]) receive(ctx context.Context, s step, opts []once.Option, called *atomic.Int32) (said, error) {
 	verdict := map[bool]string{true: "process", false: "duplicate"}
 	applied, err := c.client.Consume(ctx, s.Consumer, s.Message, s.request(), func(ctx context.Context, tx T) error {
-		_, err := c.do(ctx, tx, s)
+		_, err := c.do(ctx, tx, s.Effect, called.Add(1))
 		return err
 	}, opts...)
 	if err != nil {
@@ -250,15 +296,21 @@ func (c *calls[T]) receive(ctx context.Context, s step, opts []once.Option) (sai
 	return said{"verdict": verdict[applied], "again": verdict[again]}, err
 }
 
-func (c *calls[T]) call(s step) (said, error) {
-	ctx := context.Background()
-	opts := []once.Option{once.Tenant(s.Tenant)}
+// called: how often the effect was, or the work.
+func (c *calls[T]) call(s step, called *atomic.Int32) (said, error) {
+	ctx, opts := context.Background(), s.options()
 	switch s.Call {
 	case "run":
-		got, err := c.client.Run(ctx, s.Scope, s.Key, s.request(), func(ctx context.Context, tx T) (once.Answer, error) { return c.do(ctx, tx, s) }, opts...)
+		got, err := c.client.Run(ctx, s.Scope, s.Key, s.request(), func(ctx context.Context, tx T) (once.Answer, error) {
+			return c.do(ctx, tx, s.Effect, called.Add(1))
+		}, opts...)
 		return answered(got), err
 	case "effect":
-		got, err := c.client.Effect(ctx, s.Scope, s.Key, s.request(), func(context.Context) (once.Answer, error) {
+		got, err := c.client.Effect(ctx, s.Scope, s.Key, s.request(), func(ctx context.Context) (once.Answer, error) {
+			var none T
+			if _, err := c.do(ctx, none, s.Work, called.Add(1)); err != nil {
+				return once.Answer{}, err
+			}
 			result, _ := s.Result.bytes()
 			return once.JSON(0, string(result)), nil
 		}, opts...)
@@ -266,10 +318,16 @@ func (c *calls[T]) call(s step) (said, error) {
 	case "claim":
 		return c.claim(ctx, s, opts)
 	case "receive":
-		return c.receive(ctx, s, opts)
+		return c.receive(ctx, s, opts, called)
 	case "complete", "fail", "release", "renew":
 		is, err := c.report(ctx, s)
 		return said{"is": is}, err
+	case "lost":
+		lease := c.leases[s.Of].Context()
+		<-lease.Done()
+		return said{"is": errors.Is(context.Cause(lease), once.ErrLeaseLost)}, nil
+	case "late":
+		return said{}, c.exec(ctx, c.kept, s.SQL)
 	case "forget":
 		clear(c.leases)
 		return said{}, nil
@@ -288,32 +346,66 @@ func (c *calls[T]) call(s step) (said, error) {
 	return nil, fmt.Errorf("no such call: %s", s.Call)
 }
 
-var named = []*once.Error{once.ErrScopeRequired, once.ErrKeyMalformed, once.ErrMismatch, once.ErrRefused, once.ErrCompletionRefused, once.ErrFailureRefused,
-	once.ErrActive, once.ErrInDoubt, once.ErrExpired, once.ErrMessageMismatch, once.ErrEventMismatch, once.ErrTooLarge, once.ErrSwallowed}
+// By the names that the cases have for them, where these are not the Code.
+var named = map[*once.Error]string{once.ErrTransactionControl: "usage", once.ErrUnavailable: "connection"}
+
+func init() {
+	for _, each := range []*once.Error{once.ErrScopeRequired, once.ErrKeyMalformed, once.ErrMismatch, once.ErrRefused, once.ErrCompletionRefused, once.ErrFailureRefused,
+		once.ErrActive, once.ErrInDoubt, once.ErrExpired, once.ErrMessageMismatch, once.ErrEventMismatch, once.ErrTooLarge, once.ErrSwallowed, once.ErrOutcomeUnknown, once.ErrConflict} {
+		named[each] = each.Code
+	}
+}
 
 func failed(err error) said {
 	var final *once.FinalError
 	var known *once.Error
-	switch {
-	case err == errThrown:
+	var none nothingDone
+	var driver *pgconn.PgError
+	if _, is := err.(thrown); is {
 		return said{"code": "application"}
+	}
+	switch {
 	case errors.As(err, &final):
 		return said{"code": "final_failure", "sqlstate": final.SQLState, "status": final.Status, "retryable": final.Retryable, "answer": answered(final.Answer), "text": err.Error()}
 	case errors.As(err, &known):
-		for _, each := range named {
+		for each, name := range named {
 			if errors.Is(err, each) && each.Code == known.Code {
-				return said{"code": known.Code, "sqlstate": known.SQLState, "status": known.Status, "retryable": known.Retryable, "text": err.Error()}
+				return said{"code": name, "sqlstate": known.SQLState, "status": known.Status, "retryable": known.Retryable, "text": err.Error()}
 			}
 		}
 		return said{"code": "none of the Err values", "text": err.Error()}
+	case errors.As(err, &none):
+		return said{"code": "not_done"}
+	case errors.As(err, &driver):
+		return said{"code": "database", "sqlstate": driver.Code, "text": err.Error()}
 	}
 	return said{"code": "none of the client", "text": err.Error()}
 }
 
-func (c *calls[T]) answer(s step) said {
-	result, err := c.call(s)
+func (c *calls[T]) one(s step, called *atomic.Int32) said {
+	result, err := c.call(s, called)
 	if err != nil {
 		return said{"error": failed(err)}
 	}
 	return said{"result": result}
+}
+
+func (c *calls[T]) answer(s step) said {
+	var called atomic.Int32
+	if s.Callers == 0 {
+		answer := c.one(s, &called)
+		answer["calls"] = called.Load()
+		return answer
+	}
+	each := make([]said, s.Callers)
+	var all sync.WaitGroup
+	all.Add(s.Callers)
+	for i := range each {
+		go func(i int) {
+			defer all.Done()
+			each[i] = c.one(s, &called)
+		}(i)
+	}
+	all.Wait()
+	return said{"each": each, "calls": called.Load()}
 }

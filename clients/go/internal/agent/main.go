@@ -42,7 +42,19 @@ type door[T any] struct {
 
 func (d *door[T]) serve() {
 	lines := bufio.NewReader(os.Stdin)
-	calls := &calls[T]{door: d, leases: map[string]*once.Lease{}}
+	say := func(said any) {
+		text, err := json.Marshal(said)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(string(text))
+	}
+	calls := &calls[T]{door: d, leases: map[string]*once.Lease{}, converse: func(said any) {
+		say(said)
+		if _, err := lines.ReadBytes('\n'); err != nil {
+			panic(err)
+		}
+	}}
 	fmt.Println("ready")
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -54,19 +66,13 @@ func (d *door[T]) serve() {
 		if err := json.Unmarshal(line, &s); err != nil {
 			panic(err)
 		}
-		var said any
 		if s.Call != "" {
-			said = calls.answer(s)
+			say(calls.answer(s))
 		} else if err := json.Unmarshal(line, &o); err == nil {
-			said = d.ordered(&o)
+			say(d.ordered(&o))
 		} else {
 			panic(err)
 		}
-		text, err := json.Marshal(said)
-		if err != nil {
-			panic(err)
-		}
-		fmt.Println(string(text))
 	}
 }
 

@@ -107,7 +107,7 @@ func (s *service[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if told.Throw != "" {
-		panic(errThrown)
+		panic(thrown(told.Throw))
 	}
 	if told.Headers == nil {
 		told.Headers = [][2]string{{"Content-Type", "application/json"}}
