@@ -3,9 +3,12 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import io.pgonce.Once;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.util.function.Consumer;
 import javax.sql.DataSource;
 
 /**
@@ -18,12 +21,12 @@ public final class Agent {
     private Agent() {
     }
 
-    private static Calls calls(String driver, String dsn) {
+    private static Calls calls(String driver, String dsn, Consumer<JsonNode> converse) {
         if (driver.startsWith("spring")) {
-            return new Calls(new Web(driver.endsWith("jpa"), dsn));
+            return new Calls(new Web(driver.endsWith("jpa"), dsn), converse);
         }
         DataSource source = Door.source(driver.equals("jdbc") ? CONNECTIONS : Integer.parseInt(driver) % 2 == 1 ? 4 : 0, dsn);
-        return new Calls(Once.over(source), source);
+        return new Calls(Once.over(source), source, converse);
     }
 
     public static void main(String[] args) throws Exception {
@@ -33,9 +36,16 @@ public final class Agent {
         }
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         System.setOut(System.err); // for all other output
-        Calls calls = calls(args[1], args[2]);
-        Door door = new Door(calls.source());
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        Calls calls = calls(args[1], args[2], said -> {
+            out.println(said);
+            try {
+                lines.readLine();
+            } catch (IOException failure) {
+                throw new UncheckedIOException(failure);
+            }
+        });
+        Door door = new Door(calls.source());
         out.println("ready");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonNode order = Door.JSON.readTree(line);

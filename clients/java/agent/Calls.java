@@ -16,35 +16,55 @@ import java.sql.SQLException;
 import java.sql.Statement;
 import java.time.Duration;
 import java.util.Base64;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import javax.sql.DataSource;
 
-/** The calls of spec/cases/sql.json, and the services of http.json. */
+/** The calls of spec/cases/sql.json and faults.json, and the services of http.json. */
 final class Calls {
     /** What an effect throws where it is told to. */
     private static final class Thrown extends Exception {
         private static final long serialVersionUID = 1L;
+
+        Thrown(String message) {
+            super(message);
+        }
     }
+
+    private static final int PATIENCE_S = 60;
 
     private final Once once;
     private final DataSource source;
     private final Web web;
     private final Map<String, Claim> claims = new HashMap<>();
+    /** Says a line, and waits for one. */
+    private final Consumer<JsonNode> converse;
+    /** The transaction of an effect, after it. */
+    private volatile Connection kept;
 
-    private Calls(Once once, DataSource source, Web web) {
+    private Calls(Once once, DataSource source, Web web, Consumer<JsonNode> converse) {
         this.once = once;
         this.source = source;
         this.web = web;
+        this.converse = converse;
     }
 
-    Calls(Once once, DataSource source) {
-        this(once, source, null);
+    Calls(Once once, DataSource source, Consumer<JsonNode> converse) {
+        this(once, source, null, converse);
     }
 
-    Calls(Web web) {
-        this(web.once(), web.source(), web);
+    Calls(Web web, Consumer<JsonNode> converse) {
+        this(web.once(), web.source(), web, converse);
     }
 
     DataSource source() {
@@ -96,9 +116,17 @@ final class Calls {
         return said.has("scope") ? made.causedBy(said.path("tenant").asText(""), said.get("scope").asText(), said.get("key").asText()) : made;
     }
 
-    private static void effect(Tx tx, JsonNode effect) throws Exception {
+    /** nth: which execution of it this is. */
+    private Answer effect(Tx tx, JsonNode effect, int nth) throws Exception {
         for (JsonNode each : effect.path("do")) {
-            if (each.has("emit")) {
+            if (nth > each.path("first").asInt(nth)) {
+                continue;
+            }
+            if (each.has("meanwhile")) {
+                converse.accept(Door.JSON.createObjectNode().set("meanwhile", each.get("meanwhile")));
+            } else if (each.has("keep")) {
+                kept = tx.connection();
+            } else if (each.has("emit")) {
                 tx.emit(event(each.get("emit")));
             } else if (each.has("emit_bytes")) {
                 JsonNode said = each.get("emit_bytes");
@@ -119,8 +147,14 @@ final class Calls {
             }
         }
         if (effect.has("throw")) {
-            throw new Thrown();
+            throw new Thrown(effect.get("throw").asText());
+        } else if (effect.has("not_done")) {
+            throw new Once.NothingDone(effect.get("not_done").asText(), null);
+        } else if (effect.has("fail")) {
+            JsonNode fail = effect.get("fail");
+            throw answer(fail).failure(fail.get("code").asText(), fail.path("message").asText(null));
         }
+        return answer(effect.path("answer"));
     }
 
     private static ObjectNode said(Answer answer) {
@@ -138,7 +172,7 @@ final class Calls {
     private ObjectNode claim(Once tenant, JsonNode order) {
         Claim.Options options = new Claim.Options(order.has("lease_ms") ? Duration.ofMillis(order.get("lease_ms").asLong()) : null,
             order.has("retention_ms") ? Duration.ofMillis(order.get("retention_ms").asLong()) : null, "conformance",
-            order.has("takeover") ? order.get("takeover").asBoolean() : null, false);
+            order.has("takeover") ? order.get("takeover").asBoolean() : null, true);
         Claim claim = tenant.claim(order.get("scope").asText(), order.get("key").asText(), request(order.get("request")), options);
         if (!claim.mine()) {
             return said(claim.outcome());
@@ -154,7 +188,7 @@ final class Calls {
             : claim.fail(answer(order.path("answer")).failure(code, message).answer());
     }
 
-    private ObjectNode received(Once tenant, JsonNode order) throws Exception {
+    private ObjectNode received(Once tenant, JsonNode order, AtomicInteger called) throws Exception {
         ObjectNode said = Door.JSON.createObjectNode();
         for (String when : new String[] {"verdict", "again"}) {
             try (Connection connection = source.getConnection()) {
@@ -162,7 +196,7 @@ final class Calls {
                 Tx tx = tenant.in(connection);
                 boolean process = tx.receive(order.get("consumer").asText(), order.get("message").asText(), request(order.get("request")));
                 if (process) {
-                    effect(tx, order.path("effect"));
+                    effect(tx, order.path("effect"), called.incrementAndGet());
                 }
                 connection.commit();
                 said.put(when, process ? "process" : "duplicate");
@@ -171,25 +205,37 @@ final class Calls {
         return said;
     }
 
-    private ObjectNode call(JsonNode order) throws Exception {
+    private Once once(JsonNode order) {
+        Once mine = once.tenant(order.path("tenant").asText("")).waiting(Duration.ofMillis(order.path("wait_ms").asLong()));
+        mine = order.has("deadline_ms") ? mine.deadline(Duration.ofMillis(order.get("deadline_ms").asLong())) : mine;
+        return order.has("isolation") ? mine.isolation(Door.LEVELS.get(order.get("isolation").asText())) : mine;
+    }
+
+    /** An interrupt of this thread, which has made the claim, tells that. */
+    private static boolean awaitLoss(Claim claim) {
+        try {
+            TimeUnit.SECONDS.sleep(PATIENCE_S);
+        } catch (InterruptedException told) {
+            return claim.lost();
+        }
+        return false;
+    }
+
+    /** called: how often the effect was, or the work. */
+    private ObjectNode call(JsonNode order, AtomicInteger called) throws Exception {
         String scope = order.path("scope").asText();
         String key = order.path("key").asText();
-        Once tenant = once.tenant(order.path("tenant").asText(""));
+        Once tenant = once(order);
         Claim of = claims.get(order.path("of").asText());
         switch (order.get("call").asText()) {
             case "run":
-                return said(tenant.run(scope, key, request(order.get("request")), tx -> {
-                    JsonNode effect = order.get("effect");
-                    effect(tx, effect);
-                    if (effect.has("fail")) {
-                        JsonNode fail = effect.get("fail");
-                        throw answer(fail).failure(fail.get("code").asText(), fail.path("message").asText(null));
-                    }
-                    return answer(effect.path("answer"));
-                }));
+                return said(tenant.run(scope, key, request(order.get("request")), tx -> effect(tx, order.get("effect"), called.incrementAndGet())));
             case "effect": {
                 String result = Door.JSON.writeValueAsString(new String(bytes(order.get("result")), StandardCharsets.UTF_8));
-                return said(tenant.effect(scope, key, request(order.get("request")), () -> Answer.empty().json(result)));
+                return said(tenant.effect(scope, key, request(order.get("request")), () -> {
+                    effect(null, order.path("work"), called.incrementAndGet());
+                    return Answer.empty().json(result);
+                }));
             }
             case "claim":
                 return claim(tenant, order);
@@ -202,9 +248,19 @@ final class Calls {
             case "renew":
                 return is(of.renew());
             case "receive":
-                return received(tenant, order);
+                return received(tenant, order, called);
+            case "lost":
+                return is(awaitLoss(of));
+            case "late":
+                try (Statement statement = kept.createStatement()) {
+                    statement.execute(order.get("sql").asText());
+                }
+                return Door.JSON.createObjectNode();
             case "forget":
-                claims.values().forEach(Claim::close);
+                for (Claim each : claims.values()) {
+                    each.release();
+                    each.close();
+                }
                 claims.clear();
                 return Door.JSON.createObjectNode();
             default:
@@ -212,8 +268,27 @@ final class Calls {
         }
     }
 
+    /** As the cases name it. */
+    private static String codeOf(OnceException failure) {
+        return switch (failure.code()) {
+            case "unavailable" -> "connection";
+            case "commit_refused" -> "database";
+            default -> failure.code();
+        };
+    }
+
+    private static String sqlStateOf(Throwable failure) {
+        for (Throwable each = failure; each != null; each = each.getCause()) {
+            if (each instanceof SQLException sql && sql.getSQLState() != null) {
+                return sql.getSQLState();
+            }
+        }
+        return null;
+    }
+
     private static ObjectNode refused(OnceException failure) {
-        ObjectNode node = Door.JSON.createObjectNode().put("code", failure.code()).put("sqlstate", failure.sqlState()).put("status", failure.status())
+        String sqlState = failure.sqlState() == null ? sqlStateOf(failure) : failure.sqlState();
+        ObjectNode node = Door.JSON.createObjectNode().put("code", codeOf(failure)).put("sqlstate", sqlState).put("status", failure.status())
             .put("retryable", failure.retryable()).put("text", failure.getMessage());
         if (failure instanceof FinalFailureException fatal) {
             node.set("answer", said(fatal.answer()));
@@ -221,18 +296,38 @@ final class Calls {
         return node;
     }
 
-    /** A line for a line. */
-    ObjectNode answered(JsonNode order) {
+    private ObjectNode one(JsonNode order, AtomicInteger called) {
         ObjectNode line = Door.JSON.createObjectNode();
         try {
-            line.set("result", call(order));
+            line.set("result", call(order, called));
         } catch (Thrown thrown) {
             line.putObject("error").put("code", "application");
+        } catch (Once.NothingDone none) {
+            line.putObject("error").put("code", "not_done");
         } catch (OnceException failure) {
             line.set("error", refused(failure));
         } catch (Exception failure) {
-            line.putObject("error").put("code", "none of the client").put("text", failure.toString());
+            String sqlState = sqlStateOf(failure);
+            String code = failure instanceof IllegalStateException ? "usage" : sqlState == null ? "none of the client" : "database";
+            line.putObject("error").put("code", code).put("sqlstate", sqlState).put("text", failure.toString());
         }
         return line;
+    }
+
+    /** A line for a line. */
+    ObjectNode answered(JsonNode order) throws Exception {
+        AtomicInteger called = new AtomicInteger();
+        int callers = order.path("callers").asInt();
+        if (callers == 0) {
+            return one(order, called).put("calls", called.get());
+        }
+        ExecutorService threads = Executors.newFixedThreadPool(callers);
+        List<Callable<ObjectNode>> each = Collections.nCopies(callers, () -> one(order, called));
+        ObjectNode line = Door.JSON.createObjectNode();
+        for (Future<ObjectNode> one : threads.invokeAll(each)) {
+            line.withArray("each").add(one.get());
+        }
+        threads.shutdown();
+        return line.put("calls", called.get());
     }
 }

@@ -44,7 +44,7 @@ final class Door {
     /** What PostgreSQL says when a statement certainly had no lasting effect. */
     private static final Pattern DEFINITE = Pattern.compile("(P4|40|55|57014|53|25|22|42|23|0A|P0).*");
     private static final Set<String> REFUSED = Set.of("scope_required", "key_malformed", "refused");
-    private static final Map<String, Integer> LEVELS = Map.of("read committed", Connection.TRANSACTION_READ_COMMITTED,
+    static final Map<String, Integer> LEVELS = Map.of("read committed", Connection.TRANSACTION_READ_COMMITTED,
         "repeatable read", Connection.TRANSACTION_REPEATABLE_READ, "serializable", Connection.TRANSACTION_SERIALIZABLE);
     static final ObjectMapper JSON = new ObjectMapper();
 

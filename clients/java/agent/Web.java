@@ -52,7 +52,7 @@ final class Web {
         context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).properties(
             "server.port=0", "server.address=127.0.0.1", "spring.main.banner-mode=off", "logging.level.root=off", "spring.servlet.multipart.enabled=false",
             "spring.datasource.url=jdbc:postgresql://" + said.get("hostaddr") + ":" + said.get("port") + "/" + said.get("dbname") + "?sslmode=disable&gssEncMode=disable",
-            "spring.datasource.username=" + said.get("user"),
+            "spring.datasource.username=" + said.get("user"), "spring.datasource.hikari.connection-timeout=3000",
             "spring.autoconfigure.exclude=" + (isJpa ? "" : AUTO + "orm.jpa.HibernateJpaAutoConfiguration," + AUTO + "data.jpa.JpaRepositoriesAutoConfiguration")).run();
         if (isJpa == (context.getBean(PlatformTransactionManager.class) instanceof DataSourceTransactionManager)) {
             throw new IllegalStateException("its transactions are not those of " + (isJpa ? "JPA" : "JDBC"));
