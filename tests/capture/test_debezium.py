@@ -8,7 +8,7 @@ import pytest
 
 from contract.calls import refused, today
 from contract.relaying import emit
-from contract.test_outbox import emit_on, is_there
+from contract.test_outbox_days import emit_on, is_there
 from harness import debezium
 from harness.postgres import Database, wait_until
 from harness.proxy import Proxy

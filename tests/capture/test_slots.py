@@ -11,7 +11,7 @@ from cli.command import Command
 from contract.calls import refused, run, today
 from contract.keeping import keeper, settled
 from contract.relaying import Relay, emit
-from contract.test_outbox import emit_on, is_there
+from contract.test_outbox_days import emit_on, is_there
 from harness.pgoutput import Reader
 from harness.postgres import Database, wait_until
 

@@ -7,6 +7,8 @@ from harness.mutation import assert_noticed, both, replace, run_sql
 from . import test_emit_later as later
 from . import test_errors as errors
 from . import test_outbox as outbox
+from . import test_outbox_days as days
+from . import test_outbox_operators as operators
 from . import test_outbox_many as many_parked
 from . import test_parked_many as many_dead
 from . import test_parked as parked
@@ -245,7 +247,7 @@ BROKEN = {
         replace("_promote", "WHERE h.next_at = 'infinity') AS f", "WHERE false) AS f"),
         [
             outbox.test_an_aggregate_without_a_type_keeps_its_order_too,
-            outbox.test_a_discarded_event_frees_its_aggregate,
+            operators.test_a_discarded_event_frees_its_aggregate,
             outbox.test_an_event_that_dies_lets_the_next_one_go_where_dead_ones_are_skipped,
         ],
     ),
@@ -269,26 +271,26 @@ BROKEN = {
     ),
     "a decision needs no reason": (
         replace("_reason", "(reason ~ '[^[:space:]]') IS NOT TRUE", "false"),
-        [lambda db: outbox.test_no_decision_without_a_reason(db, " \t")],
+        [lambda db: operators.test_no_decision_without_a_reason(db, " \t")],
     ),
     "a day goes though a relay is behind": (
         replace("_outbox_needed", "o.xid >= pg_snapshot_xmax(r.seen)", "false"),
-        [with_yesterday(outbox.test_a_day_goes_when_every_relay_has_passed_it)],
+        [with_yesterday(days.test_a_day_goes_when_every_relay_has_passed_it)],
     ),
     "a day goes though a relay has not seen all of it": (
         replace("_outbox_needed", "o.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x))", "false"),
         [
-            with_yesterday(outbox.test_a_day_into_which_a_transaction_may_still_write_stays, "open"),
-            with_yesterday(outbox.test_a_day_into_which_a_transaction_may_still_write_stays, "prepared"),
+            with_yesterday(days.test_a_day_into_which_a_transaction_may_still_write_stays, "open"),
+            with_yesterday(days.test_a_day_into_which_a_transaction_may_still_write_stays, "prepared"),
         ],
     ),
     "a day goes with its parked events": (
         replace("_outbox_needed", "WHERE p.day = day GROUP BY", "WHERE false GROUP BY"),
-        [with_yesterday(outbox.test_a_day_stays_while_an_event_of_it_is_parked)],
+        [with_yesterday(days.test_a_day_stays_while_an_event_of_it_is_parked)],
     ),
     "a day goes though nobody reads": (
         replace("_outbox_needed", "NOT EXISTS (SELECT FROM once.relay)", "false"),
-        [with_yesterday(outbox.test_a_day_with_events_that_nobody_could_have_published_stays)],
+        [with_yesterday(days.test_a_day_with_events_that_nobody_could_have_published_stays)],
     ),
     "a day is looked at before its lock only": (
         replace(
@@ -296,11 +298,11 @@ BROKEN = {
             "IN ACCESS EXCLUSIVE MODE', day); PERFORM once._check_retired(day);",
             "IN ACCESS EXCLUSIVE MODE', day);",
         ),
-        [with_yesterday(outbox.test_an_event_that_commits_while_the_retiring_waits_is_not_lost)],
+        [with_yesterday(days.test_an_event_that_commits_while_the_retiring_waits_is_not_lost)],
     ),
     "a day is retired under any snapshot": (
         replace("retire_outbox", "current_setting('transaction_isolation') <> 'read committed'", "false"),
-        [with_yesterday(outbox.test_a_day_is_not_retired_under_an_old_snapshot)],
+        [with_yesterday(days.test_a_day_is_not_retired_under_an_old_snapshot)],
     ),
     "a batch of messages takes no lock": (
         both(
@@ -555,31 +557,31 @@ BROKEN = {
     ),
     "a rare topic that no relay takes is not seen": (
         replace("outbox_untaken", "UNION ALL SELECT u.topic, u.events, u.oldest FROM once.untaken AS u", ""),
-        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+        [operators.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
     ),
     "what no relay takes is told although one takes it now": (
         replace("outbox_untaken", "WHERE NOT EXISTS (SELECT FROM once.relay AS r WHERE t.topic LIKE ANY (r.topics))", ""),
-        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+        [operators.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
     ),
     "passes for what no relay takes add up": (
         replace("_keep_untaken", "DELETE FROM once.untaking;", ""),
-        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+        [operators.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
     ),
     "a pass for what no relay takes never rests": (
         replace("_keep_untaken", "clock_timestamp() >= place.ended_at AND", "false AND"),
-        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+        [operators.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
     ),
     "a pass for what no relay takes begins each day anew": (
         replace("_keep_untaken", "IF place.leaf <> 'outbox_d' || days[nth] THEN", "IF true THEN"),
-        [outbox.test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone],
+        [operators.test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone],
     ),
     "a pass for what no relay takes looks for a day that is gone": (
         replace("_keep_untaken", "d >= substr(", "d = substr("),
-        [outbox.test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone],
+        [operators.test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone],
     ),
     "what no relay takes is looked for where one takes all": (
         replace("_keep_untaken", "(SELECT coalesce(bool_or(r.topics IS NULL), true) FROM once.relay AS r)", "false"),
-        [lambda db: outbox.test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, None)],
+        [lambda db: operators.test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, None)],
     ),
     "a delayed event comes before its time": (
         replace("relay_release", "d.not_before <= now ORDER BY", "true ORDER BY"),

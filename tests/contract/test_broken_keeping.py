@@ -8,7 +8,7 @@ from . import test_doubts as doubts
 from . import test_fences as fences
 from . import test_keep_days as days
 from . import test_keep_rest as rest
-from . import test_outbox as outbox
+from . import test_outbox_operators as operators
 from .calls import Once, let_lease_pass
 from .keeping import Keeper, settled
 
@@ -213,7 +213,7 @@ BROKEN = {
     ),
     "a dead event is given up beside a decision about it": (
         replace("_keep_dead", "FOR UPDATE SKIP LOCKED;", "LIMIT 1;"),
-        [outbox.test_the_keeper_gives_no_event_up_about_which_an_operator_is_deciding],
+        [operators.test_the_keeper_gives_no_event_up_about_which_an_operator_is_deciding],
     ),
     "verify is not asked": (
         replace("_recover", "on_stale = 'verify' THEN", "on_stale = 'never' THEN"),
