@@ -2,7 +2,7 @@
 /*
  * apply.c: a batch in one transaction: inbox, handler, parking, COMMIT. If a handler fails,
  * savepoints split the batch until the failing message is found. If only the COMMIT fails (a
- * deferred constraint), the batch is split into transactions. Called by handler_sql.c and retry.c.
+ * deferred constraint), the batch is split into transactions. Called by handler_sql.c.
  */
 #include "apply.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "parked.h"
+#include "transaction.h"
 
 enum {
 	/* after so many failures in a row that point to no message, single messages are blamed */
@@ -19,29 +19,6 @@ enum {
 	ACTIVE_WAIT_MS = 1000
 };
 
-/* ---- calls within the transaction */
-
-bool apply_handle(consumer *consumer, message *const *messages, size_t count, failure *failure)
-{
-	parameters given = {0};
-	int ids = parameters_array(&given, PARAMETER_TEXT);
-	int topics = parameters_array(&given, PARAMETER_TEXT);
-	int keys = parameters_array(&given, PARAMETER_TEXT);
-	int headers = parameters_array(&given, PARAMETER_JSONB);
-	int payloads = parameters_array(&given, PARAMETER_BYTEA);
-	int are_json = parameters_array(&given, PARAMETER_BOOLEAN);
-
-	for (size_t i = 0; i < count; i++) {
-		parameters_add_text(&given, ids, message_own_id(messages[i]));
-		parameters_add_text(&given, topics, messages[i]->topic);
-		parameters_add_text(&given, keys, messages[i]->key);
-		parameters_add_text(&given, headers, messages[i]->headers);
-		parameters_add(&given, payloads, messages[i]->payload.data, messages[i]->payload.length);
-		parameters_add_number(&given, are_json, messages[i]->json == JSON_YES);
-	}
-	return database_run(&consumer->database, SQL_HANDLE, &given, failure);
-}
-
 /* If the contract's own functions fail, the cause is the role's rights or the installation. */
 static bool nobodys_fault(failure *failure)
 {
@@ -49,86 +26,44 @@ static bool nobodys_fault(failure *failure)
 	return false;
 }
 
-PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count, bool ordered, failure *failure)
-{
-	parameters given = {0};
+/* ---- the inbox's verdicts */
 
-	parameters_text(&given, consumer->speaker.name);
-	int ids = parameters_array(&given, PARAMETER_TEXT);
-	int keys = parameters_array(&given, PARAMETER_TEXT);
-	int fingerprints = parameters_array(&given, PARAMETER_BYTEA);
-	parameters_text(&given, consumer->settings.tenant);
-	parameters_boolean(&given, consumer->settings.on_dead == ON_DEAD_SKIP);
-	int traces = parameters_array(&given, PARAMETER_TEXT);
-	for (size_t i = 0; i < count; i++) {
-		parameters_add_text(&given, ids, messages[i]->id);
-		parameters_add_text(&given, keys, ordered ? messages[i]->line : NULL);
-		parameters_add(&given, fingerprints, messages[i]->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
-		parameters_add_text(&given, traces, messages[i]->traceparent);
-	}
-	return database_query(&consumer->database, SQL_RECEIVE, &given, failure);
+static parking dead(const message *message, const char *sqlstate, const char *error)
+{
+	return (parking){.message = message, .state = PARKED_DEAD, .sqlstate = sqlstate, .error = error};
 }
 
-bool apply_allowed(consumer *consumer, failure *failure)
+static void to_park(message_batch *batch, parking parking)
 {
-	PGresult *result = apply_inbox(consumer, NULL, 0, true, failure);
-
-	PQclear(result);
-	return result != NULL;
+	batch->parkings[batch->parked_count++] = parking;
 }
-
-static PGresult *receive(message_batch *batch, message *const *messages, size_t count, failure *failure)
-{
-	PGresult *result = apply_inbox(batch->consumer, messages, count, true, failure);
-
-	if (result == NULL) {
-		nobodys_fault(failure);
-	} else if ((size_t)PQntuples(result) != count) {
-		failure_set(failure, FAILURE_PASSING, "once.receive_many answered %d rows for %zu messages: run pgonce doctor",
-		            PQntuples(result), count);
-		PQclear(result);
-		result = NULL;
-	}
-	return result;
-}
-
-/* ---- verdicts */
-
-/* Messages by what happens to them. Duplicates and already parked ones are only counted. */
-typedef struct sorted {
-	message **handled;
-	parking *parkings;
-	size_t handled_count, parked_count;
-} sorted;
 
 /* The inbox refused the message. True: the message's fault, it is parked. */
-static bool sort_invalid(message_batch *batch, message *message, const char *code, sorted *sorted, failure *failure)
+static bool sort_invalid(message_batch *batch, message *message, const char *code, failure *failure)
 {
-	struct failure own;
+	parking parking = {.message = message, .state = PARKED_RETRYING, .counted = true};
 
 	if (strcmp(code, CODE_EXPIRED) == 0) {
-		sorted->parkings[sorted->parked_count++] = park_dead(batch->consumer, message, CODE_EXPIRED, EXPIRED_ID);
-		return true;
-	}
-	if (strcmp(code, "P4001") != 0 && strcmp(code, "P4099") != 0) {
+		parking = dead(message, CODE_EXPIRED, EXPIRED_ID);
+	} else if (strcmp(code, CODE_NO_ID) == 0) {
+		parking.sqlstate = CODE_NO_ID;
+		parking.error = "the message's id is a UUIDv7 from the future: its producer's clock is wrong";
+	} else if (strcmp(code, CODE_UNFINISHED) == 0) {
+		parking.sqlstate = CODE_UNFINISHED;
+		parking.error = "the message's id is in the inbox in an unfinished state: an attempt under a lease left it; "
+		                "pgonce show";
+	} else {
 		failure_set(failure, FAILURE_PASSING, "once.receive_many refused the message %s with %s%s", message->id, code,
 		            strcmp(code, CODE_NO_DAY) == 0 ? ": the day of its id has no partition yet" : "");
 		snprintf(failure->sqlstate, sizeof failure->sqlstate, "%s", code);
 		return false;
 	}
-	failure_set(
-	    &own, FAILURE_FAULT, "%s",
-	    code[4] == '1'
-	        ? "the message's id is a UUIDv7 from the future: its producer's clock is wrong"
-	        : "the message's id is in the inbox in an unfinished state: an attempt under a lease left it; pgonce show");
-	snprintf(own.sqlstate, sizeof own.sqlstate, "%s", code);
-	sorted->parkings[sorted->parked_count++] = park_failed(batch->consumer, message, &own, true, 0);
+	to_park(batch, parking);
 	return true;
 }
 
 /* False: the whole try fails. */
-static bool sort(message_batch *batch, message *message, const char *verdict, const char *code, sorted *sorted,
-                 failure *failure)
+static bool sort(message_batch *batch, message *message, const char *verdict, const char *code, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	bool active = strcmp(verdict, "processing_active") == 0;
@@ -139,43 +74,67 @@ static bool sort(message_batch *batch, message *message, const char *verdict, co
 		return false;
 	}
 	if (strcmp(verdict, "process") == 0) {
-		sorted->handled[sorted->handled_count++] = message;
+		batch->handled[batch->handled_count++] = message;
 	} else if (strcmp(verdict, "duplicate") == 0) {
 		consumer->counts.open.duplicates++;
-	} else if (strcmp(verdict, "parked") == 0) {
-		consumer->counts.open.known++;
-		parked_came_again(consumer, message);
+		batch->known_count++;
 	} else if (active || strcmp(verdict, "blocked") == 0) {
-		sorted->parkings[sorted->parked_count++] = park_waiting(message, active ? ACTIVE_WAIT_MS : 0);
+		to_park(batch, (parking){.message = message, .state = PARKED_WAITING, .wait_ms = active ? ACTIVE_WAIT_MS : 0});
 	} else if (strcmp(verdict, "mismatch") == 0) {
 		message_refuse(message, &batch->arena, CODE_REUSED_ID,
 		               "the id %s came before with another payload: its producer reuses ids", message->id);
-		sorted->parkings[sorted->parked_count++] =
-		    park_dead(consumer, message, message->unusable_code, message->unusable);
+		to_park(batch, dead(message, message->unusable_code, message->unusable));
+	} else if (strcmp(verdict, "parked") != 0) {
+		return sort_invalid(batch, message, code, failure);
 	} else {
-		return sort_invalid(batch, message, code, sorted, failure);
+		consumer->counts.open.known++;
+		batch->known_count++;
+		parked_came_again(consumer, message);
 	}
 	return true;
 }
 
-/* Messages with an id, in order: inbox, handler for the new ones, parking. */
-static bool apply_usable(message_batch *batch, message **messages, size_t count, failure *failure)
+/* Asks the inbox about messages with an id, and sorts them by its verdicts. */
+static bool receive(message_batch *batch, size_t first, size_t count, failure *failure)
 {
-	consumer *consumer = batch->consumer;
-	sorted sorted = {.handled = arena_take(&consumer->arena, count * sizeof(message *)),
-	                 .parkings = arena_take(&consumer->arena, count * sizeof(parking))};
+	PGresult *result = transaction_receive(batch->consumer, batch->list + first, count, true, failure);
+	bool good = result != NULL || nobodys_fault(failure);
 
-	PGresult *result = receive(batch, messages, count, failure);
-	bool good = result != NULL;
+	if (good && (size_t)PQntuples(result) != count) {
+		failure_set(failure, FAILURE_PASSING, "once.receive_many answered %d rows for %zu messages: run pgonce doctor",
+		            PQntuples(result), count);
+		good = false;
+	}
 	for (size_t i = 0; i < count && good; i++) {
-		good = sort(batch, messages[i], PQgetvalue(result, (int)i, 1), PQgetvalue(result, (int)i, 2), &sorted, failure);
+		good =
+		    sort(batch, batch->list[first + i], PQgetvalue(result, (int)i, 1), PQgetvalue(result, (int)i, 2), failure);
 	}
 	PQclear(result);
-	good = good && (sorted.handled_count == 0 || apply_handle(consumer, sorted.handled, sorted.handled_count, failure));
-	if (good && sorted.parked_count > 0 && !parked_store(consumer, sorted.parkings, sorted.parked_count, failure)) {
+	return good;
+}
+
+/* ---- a part of the batch */
+
+/* One unusable message, or messages with an id, in order: inbox, handler for the new ones, parking. */
+static bool apply_run(message_batch *batch, size_t first, size_t count, failure *failure)
+{
+	consumer *consumer = batch->consumer;
+	message *message = batch->list[first];
+	bool good = true;
+
+	batch->handled_count = batch->parked_count = batch->known_count = 0;
+	if (message->unusable != NULL) {
+		to_park(batch, dead(message, message->unusable_code, message->unusable));
+	} else {
+		good =
+		    receive(batch, first, count, failure) &&
+		    (batch->handled_count == 0 || transaction_handle(consumer, batch->handled, batch->handled_count, failure));
+	}
+	if (good && batch->parked_count > 0 && !parked_park(consumer, batch->parkings, batch->parked_count, failure)) {
 		good = nobodys_fault(failure);
 	}
-	consumer->counts.open.applied += good ? sorted.handled_count : 0;
+	consumer->counts.open.applied += good ? batch->handled_count : 0;
+	assert(!good || batch->handled_count + batch->parked_count + batch->known_count == count);
 	return good;
 }
 
@@ -185,26 +144,14 @@ static bool apply_usable(message_batch *batch, message **messages, size_t count,
  */
 static bool apply_part(message_batch *batch, size_t first, size_t end, failure *failure)
 {
-	message **usable = arena_take(&batch->consumer->arena, (end - first + 1) * sizeof(message *));
-	uint64_t before = tally_messages(&batch->consumer->counts.open);
-	size_t count = 0;
 	bool good = true;
 
-	for (size_t i = first; i < end && good; i++) {
-		message *message = &batch->messages[i];
-		if (message->unusable == NULL) {
-			usable[count++] = message;
-			continue;
+	for (size_t at = first, next = first; at < end && good; at = next) {
+		bool usable = batch->list[at]->unusable == NULL;
+		for (next = at + 1; usable && next < end && batch->list[next]->unusable == NULL; next++) {
 		}
-		good = count == 0 || apply_usable(batch, usable, count, failure);
-		count = 0;
-		parking parking = park_dead(batch->consumer, message, message->unusable_code, message->unusable);
-		if (good && !parked_store(batch->consumer, &parking, 1, failure)) {
-			good = nobodys_fault(failure);
-		}
+		good = apply_run(batch, at, next - at, failure);
 	}
-	good = good && (count == 0 || apply_usable(batch, usable, count, failure));
-	assert(!good || tally_messages(&batch->consumer->counts.open) - before == end - first);
 	return good;
 }
 
@@ -229,8 +176,12 @@ static bool park_one(message_batch *batch, size_t at, failure *failure)
 		failure->kind = FAILURE_PASSING;
 		return false;
 	}
-	parking parking = park_failed(batch->consumer, message, failure, failure->kind != FAILURE_PASSING, 0);
-	return parked_store(batch->consumer, &parking, 1, failure) || nobodys_fault(failure);
+	parking parking = {.message = message,
+	                   .state = PARKED_RETRYING,
+	                   .counted = failure->kind != FAILURE_PASSING,
+	                   .error = failure->text,
+	                   .sqlstate = failure->sqlstate};
+	return parked_park(batch->consumer, &parking, 1, failure) || nobodys_fault(failure);
 }
 
 static bool try_part(message_batch *batch, size_t first, size_t end, failure *failure);
@@ -336,6 +287,29 @@ static bool transact(message_batch *batch, size_t first, size_t end, failure *fa
 	}
 	size_t middle = first + (end - first) / 2;
 	return transact(batch, first, middle, failure) && transact(batch, middle, end, failure);
+}
+
+void apply_open(message_batch *batch, consumer *consumer, source_message *const *deliveries, size_t count)
+{
+	const settings *settings = &consumer->settings;
+	arena *arena = &batch->arena;
+
+	batch->consumer = consumer;
+	batch->count = count;
+	batch->messages = arena_take(arena, count * sizeof *batch->messages);
+	batch->list = arena_take(arena, count * sizeof *batch->list);
+	batch->handled = arena_take(arena, count * sizeof *batch->handled);
+	batch->parkings = arena_take(arena, count * sizeof *batch->parkings);
+	for (size_t i = 0; i < count; i++) {
+		message_identify(deliveries[i], &settings->id_from, &settings->key_from, arena, &batch->messages[i]);
+		batch->list[i] = &batch->messages[i];
+	}
+}
+
+void apply_close(message_batch *batch)
+{
+	arena_clear(&batch->arena);
+	*batch = (message_batch){0};
 }
 
 bool apply_batch(message_batch *batch, failure *failure)

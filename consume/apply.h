@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* apply.h: how the SQL handler applies messages: new ones (apply.c) and parked ones (retry.c). */
+/*
+ * apply.h: how the SQL handler applies messages: new ones (apply.c) and parked ones (retry.c). Both
+ * run the statements of transaction.h.
+ */
 #pragma once
 
-#include "consumer.h"
+#include "parked.h"
 
 typedef struct message_batch {
 	consumer *consumer;
-	arena arena; /* of its messages */
+	arena arena; /* of its messages and lists */
 	message *messages;
+	message **list; /* of its messages, in order */
 	size_t count;
 	int failures;     /* failed tries */
 	int active_tries; /* of these, because another process was applying one of the messages */
@@ -15,22 +19,21 @@ typedef struct message_batch {
 	/* failures that point to no message are blamed on single messages too, uncounted */
 	bool isolating;
 	bool ask_again; /* a payload believed to be jsonb was not: ask the server, then try again */
+	/* Of messages that go to the inbox together: what it says of them. */
+	message **handled; /* new ones */
+	parking *parkings;
+	size_t handled_count, parked_count;
+	size_t known_count; /* applied or parked before: nothing is done */
 } message_batch;
 
+/* The messages of these deliveries, in order. Close it when all are settled or given back. */
+void apply_open(message_batch *batch, consumer *consumer, source_message *const *deliveries, size_t count);
+void apply_close(message_batch *batch);
 /*
  * One try. True: every message is committed as applied or parked. False: *failure, and no
  * transaction is open. Call it again until it returns true; the inbox makes repeats harmless.
  */
 bool apply_batch(message_batch *batch, failure *failure);
-/* Calls the handler for messages in order, in the open transaction. */
-bool apply_handle(consumer *consumer, message *const *messages, size_t count, failure *failure);
-/*
- * The inbox's verdicts on messages, one row each (clear the result), in the open transaction. NULL:
- * *failure. ordered: a message waits behind a parked message of its key.
- */
-PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count, bool ordered, failure *failure);
-/* True: the role may call everything that apply_batch calls. */
-bool apply_allowed(consumer *consumer, failure *failure);
 
 /*
  * Tries parked messages that are due, for a limited time. *most is how many to ask for, at least 1;

@@ -272,6 +272,11 @@ consume_result consume_run(const consume_job *job, char **problem)
 	                                .stop_ms = DATABASE_PATIENT,
 	                                .alive = connection_keep_alive,
 	                                .argument = consumer};
+	/* Each handler parks at most the messages that it has. */
+	const settings *settings = &consumer->settings;
+	size_t most = (size_t)(settings->endpoint != NULL ? settings->prefetch + settings->in_flight : settings->batch);
+	consumer->graves.room = settings->dead_topic == NULL ? 0 : most;
+	consumer->graves.unsent = memory_take((consumer->graves.room + 1) * sizeof(parking));
 	counts_publish(&consumer->counts, job->metrics, job->section->name);
 	if (consumer->settings.id_from.kind == ORIGIN_COORDINATES) {
 		runtime_log(
@@ -290,6 +295,7 @@ consume_result consume_run(const consume_job *job, char **problem)
 	            (unsigned long long)consumer->counts.committed.duplicates);
 	*problem = consumer->problem;
 	free(consumer->handle_text);
+	free(consumer->graves.unsent);
 	arena_clear(&consumer->arena);
 	return consumer->result;
 }

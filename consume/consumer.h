@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * consumer.h: shared by the files of a running consumer. Calls go downwards only: consumer.c (the
- * loop); connection.c, handler_*.c (see handler.h); retry.c, http_lease.c; apply.c, http_window.c;
- * dead_topic.c; parked.c, prepare.c, positions.c, counts.c.
+ * loop); connection.c, handler_*.c (see handler.h); apply.c, retry.c, http_lease.c; http_window.c;
+ * dead_topic.c; transaction.c, parked.c, prepare.c, positions.c, counts.c.
  */
 #pragma once
 
@@ -16,7 +16,10 @@
 
 /* The dead_topic's copies. */
 typedef struct graves {
-	/* Messages whose copies must be sent; an open transaction may still roll them back. */
+	/*
+	 * Messages whose copies must be sent; an open transaction may still roll them back. Their texts
+	 * live for a round.
+	 */
 	struct parking *unsent;
 	size_t count, room;
 	int failures;      /* in a row, while the broker accepts nothing */

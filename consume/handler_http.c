@@ -124,6 +124,14 @@ static const char **look_at_all(consumer *consumer, item *const *items, size_t c
 	return words;
 }
 
+static void park_unusable(window *window, item *item)
+{
+	const message *message = &item->message;
+
+	window_park(window, item,
+	            (parking){.state = PARKED_DEAD, .error = message->unusable, .sqlstate = message->unusable_code});
+}
+
 /* NEW -> READY; DONE if parked; PARKING if behind a parked one, or unusable. */
 static bool look_up_new(window *window, failure *failure)
 {
@@ -143,14 +151,13 @@ static bool look_up_new(window *window, failure *failure)
 		window_move(window, items[i], is_parked ? ITEM_DONE : ITEM_READY);
 	}
 	for (size_t i = 0; i < count; i++) {
-		message *message = &items[i]->message;
 		if (items[i]->state != ITEM_READY) {
 			continue; /* parked before, or behind a message of the window */
 		}
 		if (strcmp(words[i], "blocked") == 0) {
-			window_park(window, items[i], park_waiting(message, 0));
-		} else if (message->unusable != NULL) {
-			window_park(window, items[i], park_dead(consumer, message, message->unusable_code, message->unusable));
+			window_park(window, items[i], (parking){.state = PARKED_WAITING});
+		} else if (items[i]->message.unusable != NULL) {
+			park_unusable(window, items[i]);
 		}
 	}
 	return true;
@@ -181,8 +188,7 @@ static bool recall_due(window *window, failure *failure)
 		window->recalled_bytes += item->bytes;
 		window_move(window, item, ITEM_READY);
 		if (item->message.unusable != NULL) {
-			window_park(window, item,
-			            park_dead(consumer, &item->message, item->message.unusable_code, item->message.unusable));
+			park_unusable(window, item);
 		}
 	}
 	PQclear(due);

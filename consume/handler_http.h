@@ -57,8 +57,11 @@ item **window_list(const window *window, item_state state, size_t *count);
 bool window_has(const window *window, const char *id);
 /* At most `most` items that can be called: ready, and no earlier item of their key in progress. */
 item **window_callable(const window *window, size_t most, size_t *count);
-/* Parks it and the later ready items of its key. */
-void window_park(window *window, item *item, parking parking);
+/*
+ * Decides what becomes of it, and parks it and the later ready items of its key. `wanted` needs no
+ * message.
+ */
+void window_park(window *window, item *item, parking wanted);
 /* APPLIED, PARKING -> DONE: stored as applied, or as parked, in order. */
 bool window_store(window *window, failure *failure);
 /* Removes finished items, up to the first unfinished one, or all; hands back the deliveries, in

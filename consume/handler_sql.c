@@ -12,6 +12,7 @@
 #include "apply.h"
 #include "dead_topic.h"
 #include "find_handler.h"
+#include "transaction.h"
 
 struct handler {
 	consumer *consumer;
@@ -38,7 +39,10 @@ static bool sql_check(consumer *consumer, failure *failure)
 	bool found = find_handler(&consumer->database, consumer->settings.handler, &consumer->handle_text, failure);
 
 	consumer->queries[SQL_HANDLE].text = consumer->handle_text;
-	return found && apply_allowed(consumer, failure);
+	/* Fails if the role may not call what a batch calls. */
+	PGresult *allowed = found ? transaction_receive(consumer, NULL, 0, true, failure) : NULL;
+	PQclear(allowed);
+	return allowed != NULL;
 }
 
 static handler_load sql_load(const handler *handler)
@@ -59,26 +63,6 @@ static void sql_take(handler *handler, source_message *const *deliveries, size_t
 	handler->count = count;
 }
 
-static void begin_batch(handler *handler)
-{
-	const settings *settings = &handler->consumer->settings;
-	message_batch *batch = &handler->batch;
-
-	batch->consumer = handler->consumer;
-	batch->count = handler->count;
-	batch->messages = arena_take(&batch->arena, batch->count * sizeof *batch->messages);
-	for (size_t i = 0; i < batch->count; i++) {
-		message_identify(handler->taken[i], &settings->id_from, &settings->key_from, &batch->arena,
-		                 &batch->messages[i]);
-	}
-}
-
-static void end_batch(handler *handler)
-{
-	arena_clear(&handler->batch.arena);
-	handler->batch = (message_batch){0};
-}
-
 static bool sql_work(handler *handler, failure *failure)
 {
 	if (!retry_due(handler->consumer, &handler->due_most, failure)) {
@@ -88,14 +72,14 @@ static bool sql_work(handler *handler, failure *failure)
 		return true;
 	}
 	if (handler->batch.count == 0) {
-		begin_batch(handler);
+		apply_open(&handler->batch, handler->consumer, handler->taken, handler->count);
 	}
 	if (!apply_batch(&handler->batch, failure)) {
 		return false;
 	}
 	handler->settled = handler->batch.count;
 	bool good = dead_topic_send(handler->consumer, failure);
-	end_batch(handler);
+	apply_close(&handler->batch);
 	return good;
 }
 
@@ -114,7 +98,7 @@ static size_t sql_hand_back_settled(handler *handler, source_message **deliverie
 static size_t sql_hand_back_undone(handler *handler, source_message **deliveries)
 {
 	assert(handler->settled == 0);
-	end_batch(handler);
+	apply_close(&handler->batch);
 	handler->settled = handler->count;
 	return sql_hand_back_settled(handler, deliveries);
 }

@@ -6,10 +6,13 @@
 #include <string.h>
 
 enum {
-	ACTIVE_WAIT_MS = 2000, /* another attempt holds it */
+	ACTIVE_WAIT_MS = 2000,
 	BACKOFF_FIRST_MS = 200,
 	BACKOFF_MOST_MS = 10000
 };
+
+/* Another attempt holds its lease. */
+static const parking waiting = {.state = PARKED_WAITING, .wait_ms = ACTIVE_WAIT_MS};
 
 /* The endpoint is called at least once and gets the message's id: if a consumer is lost, its call
  * is repeated. */
@@ -65,21 +68,18 @@ static void start_call(handler *handler, item *item, const once_answer *answer)
 }
 
 /* The contract refuses the claim. False: *failure, not the message's fault. */
-static bool heed_refusal(consumer *consumer, message *message, const once_answer *answer, parking *parking,
-                         failure *failure)
+static bool heed_refusal(const message *message, const once_answer *answer, parking *parking, failure *failure)
 {
-	const char *code = once_answer_error_code(answer) == NULL ? "" : once_answer_error_code(answer);
-	const char *text = once_answer_error_message(answer) == NULL ? "" : once_answer_error_message(answer);
-	struct failure own;
+	const char *code = once_answer_error_code(answer);
+	const char *text = once_answer_error_message(answer);
 
-	if (strcmp(code, CODE_NO_DAY) == 0) {
+	if (code != NULL && strcmp(code, CODE_NO_DAY) == 0) {
 		failure_set(failure, FAILURE_PASSING, "the day of the id %s has no partition yet", message->id);
 		snprintf(failure->sqlstate, sizeof failure->sqlstate, "%s", code);
 		return false;
 	}
-	failure_set(&own, FAILURE_FAULT, "%s", text);
-	snprintf(own.sqlstate, sizeof own.sqlstate, "%s", code);
-	*parking = park_failed(consumer, message, &own, true, 0);
+	*parking = (struct parking){
+	    .state = PARKED_RETRYING, .counted = true, .error = text == NULL ? "" : text, .sqlstate = code};
 	return true;
 }
 
@@ -88,7 +88,7 @@ static bool heed_claim(handler *handler, item *item, const once_answer *answer, 
 {
 	consumer *consumer = handler->consumer;
 	message *message = &item->message;
-	parking parking;
+	parking parking = {.state = PARKED_DEAD};
 
 	switch (once_answer_verdict(answer)) {
 	case ONCE_REPLAY_SUCCESS:
@@ -96,29 +96,32 @@ static bool heed_claim(handler *handler, item *item, const once_answer *answer, 
 		window_move(&handler->window, item, ITEM_APPLIED);
 		return true;
 	case ONCE_PROCESSING_ACTIVE:
-		parking = park_waiting(message, ACTIVE_WAIT_MS);
+		parking = waiting;
 		break;
 	case ONCE_FINAL_FAILURE_STORED:
-		parking = park_dead(consumer, message, "P4030", "its intent failed for good: see pgonce show, pgonce resolve");
+		parking.sqlstate = "P4030";
+		parking.error = "its intent failed for good: see pgonce show, pgonce resolve";
 		break;
 	case ONCE_IN_DOUBT_STORED:
-		parking = park_dead(consumer, message, "P4031",
-		                    "the endpoint may or may not have applied it: find out, then decide with pgonce resolve");
+		parking.sqlstate = "P4031";
+		parking.error = "the endpoint may or may not have applied it: find out, then decide with pgonce resolve";
 		break;
 	case ONCE_MISMATCHED:
 		message_refuse(message, &item->arena, CODE_REUSED_ID,
 		               "its id came before with another payload: its producer reuses ids");
-		parking = park_dead(consumer, message, CODE_REUSED_ID, message->unusable);
+		parking.sqlstate = CODE_REUSED_ID;
+		parking.error = message->unusable;
 		break;
 	case ONCE_EXPIRED_KEY:
-		parking = park_dead(consumer, message, CODE_EXPIRED, EXPIRED_ID);
+		parking.sqlstate = CODE_EXPIRED;
+		parking.error = EXPIRED_ID;
 		break;
 	default:
 		if (once_answer_may_run(answer)) {
 			start_call(handler, item, answer);
 			return true;
 		}
-		if (!heed_refusal(consumer, message, answer, &parking, failure)) {
+		if (!heed_refusal(message, answer, &parking, failure)) {
 			return false;
 		}
 	}
@@ -239,7 +242,7 @@ static void heed_report(handler *handler, item *item, const once_answer *answer)
 	}
 	if (verdict != ONCE_STORED && verdict != ONCE_REPEATED) {
 		/* The lease was lost meanwhile. The next claim shows what happened to the message. */
-		window_park(&handler->window, item, park_waiting(&item->message, ACTIVE_WAIT_MS));
+		window_park(&handler->window, item, waiting);
 		return;
 	}
 	if (handler->away > 0) {
@@ -251,8 +254,11 @@ static void heed_report(handler *handler, item *item, const once_answer *answer)
 		window_move(&handler->window, item, ITEM_APPLIED);
 	} else {
 		window_park(&handler->window, item,
-		            park_failed(handler->consumer, &item->message, &item->failure, item->answer == ANSWER_FAILED,
-		                        wait_ms > 0 ? wait_ms : 0));
+		            (parking){.state = PARKED_RETRYING,
+		                      .counted = item->answer == ANSWER_FAILED,
+		                      .wait_ms = wait_ms > 0 ? wait_ms : 0,
+		                      .error = item->failure.text,
+		                      .sqlstate = item->failure.sqlstate});
 	}
 }
 

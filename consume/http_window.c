@@ -103,27 +103,25 @@ item **window_callable(const window *window, size_t most, size_t *count)
 	return callable;
 }
 
-void window_park(window *window, item *item, parking parking)
+void window_park(window *window, item *item, parking wanted)
 {
-	bool frees_key = parking.state == PARKED_DEAD && window->consumer->settings.on_dead == ON_DEAD_SKIP;
+	consumer *consumer = window->consumer;
 	const char *line = item->message.line;
 	bool passed = false;
 
 	/* A new item may itself be parked already: parking it here would lose its state. */
 	assert(window->in[ITEM_NEW] == 0);
-	item->parking = parking;
-	/* Copied: storing it may take more than this round. */
-	item->parking.error = parking.error == NULL ? NULL : arena_text(&item->arena, parking.error, strlen(parking.error));
-	item->parking.dead_error =
-	    parking.dead_error == NULL ? NULL : arena_text(&item->arena, parking.dead_error, strlen(parking.dead_error));
-	item->parking.sqlstate =
-	    parking.sqlstate == NULL ? NULL : arena_text(&item->arena, parking.sqlstate, strlen(parking.sqlstate));
+	wanted.message = &item->message;
+	/* In the item's arena: storing it may take more than this round. */
+	item->parking = parked_decide(consumer, wanted, &item->arena);
+	bool frees_key = item->parking.state == PARKED_DEAD && consumer->settings.on_dead == ON_DEAD_SKIP;
 	window_move(window, item, ITEM_PARKING);
 	for (size_t i = 0; i < window->count && !frees_key; i++) {
 		struct item *other = window->items[i];
 		if (passed && other->state == ITEM_READY && line != NULL && other->message.line != NULL &&
 		    strcmp(line, other->message.line) == 0) {
-			other->parking = park_waiting(&other->message, 0);
+			const parking waiting = {.message = &other->message, .state = PARKED_WAITING};
+			other->parking = parked_decide(consumer, waiting, &other->arena);
 			window_move(window, other, ITEM_PARKING);
 		}
 		passed = passed || other == item;

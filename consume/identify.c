@@ -363,21 +363,10 @@ const char *message_trace(const source_header *headers, size_t count, arena *are
 
 /* ---- a message */
 
-void message_refuse(message *message, arena *arena, const char *code, const char *format, ...)
+/* An id that no other message has, even one with the same id. */
+static const char *unusable_id(const message *message, arena *arena)
 {
 	const source_message *delivery = message->delivery;
-	char text[1024];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(text, sizeof text, format, arguments);
-	va_end(arguments);
-	message->unusable = arena_text(arena, text, strlen(text));
-	/* copied: it may belong to a result */
-	message->unusable_code = arena_text(arena, code, strlen(code));
-	if (delivery == NULL) {
-		return; /* it already has an id in the inbox */
-	}
 	const char *id = message->id == NULL ? "" : message->id;
 	const char *coordinates = delivery->coordinates == NULL ? "" : delivery->coordinates;
 	/* the whole topic, not the shortened one */
@@ -387,7 +376,24 @@ void message_refuse(message *message, arena *arena, const char *code, const char
 	                        {topic, strlen(topic)},
 	                        {message->headers, strlen(message->headers)},
 	                        {delivery->payload.data, delivery->payload.data == NULL ? 0 : delivery->payload.length}};
-	message->id = hashed(arena, UNUSABLE_ID_PREFIX, pieces, sizeof pieces / sizeof pieces[0]);
+
+	return hashed(arena, UNUSABLE_ID_PREFIX, pieces, sizeof pieces / sizeof pieces[0]);
+}
+
+void message_refuse(message *message, arena *arena, const char *code, const char *format, ...)
+{
+	char text[1024];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	if (message->delivery != NULL) { /* a parked message already has an id in the inbox */
+		message->id = unusable_id(message, arena);
+	}
+	message->unusable = arena_text(arena, text, strlen(text));
+	/* copied: it may belong to a result */
+	message->unusable_code = arena_text(arena, code, strlen(code));
 }
 
 void message_identify(source_message *delivery, const origin *id, const origin *key, arena *arena, message *message)

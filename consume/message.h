@@ -61,8 +61,9 @@ typedef struct message {
 #define CODE_UNDECODED "22P03" /* invalid_binary_representation */
 #define CODE_REUSED_ID "P4050"
 #define CODE_EXPIRED "P4041"
-#define CODE_TOO_LARGE "P4060" /* not a fault of the message: of the answer to its call */
-#define CODE_NO_DAY "P4098"    /* not a fault of the message: a partition is missing */
+#define CODE_TOO_LARGE "P4060"  /* not a fault of the message: of the answer to its call */
+#define CODE_NO_DAY "P4098"     /* not a fault of the message: a partition is missing */
+#define CODE_UNFINISHED "P4099" /* its id belongs to an attempt under a lease */
 
 /* Everything except the fingerprint. Never fails: problems are put in `unusable`. */
 void message_identify(source_message *delivery, const origin *id, const origin *key, arena *arena, message *message);

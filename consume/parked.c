@@ -13,8 +13,7 @@
 #include "line.h"
 
 enum {
-	LOOK_MS = 100, /* between two looks for due ones */
-	UNSENT_FIRST = 16
+	LOOK_MS = 100 /* between two looks for due ones */
 };
 
 static const char *const state_names[] = {
@@ -29,6 +28,15 @@ void parked_log(const consumer *consumer, const parking *parking)
 	runtime_log(&consumer->speaker, RUNTIME_ERROR, state_names[parking->state], "message=%s sqlstate=%s attempts=%d",
 	            runtime_quote(parking->message->id, quoted), parking->sqlstate == NULL ? "none" : parking->sqlstate,
 	            parking->attempts);
+}
+
+static void log_retry(const consumer *consumer, const parking *parking)
+{
+	char quoted[RUNTIME_QUOTE_BYTES];
+
+	runtime_log(&consumer->speaker, RUNTIME_WARNING, "retrying", "message=%s sqlstate=%s attempts=%d wait_ms=%lld",
+	            runtime_quote(parking->message->id, quoted), parking->sqlstate == NULL ? "none" : parking->sqlstate,
+	            parking->attempts, (long long)parking->wait_ms);
 }
 
 void parked_came_again(const consumer *consumer, const message *message)
@@ -58,91 +66,76 @@ parking parked_dead_of(const parking *unsent)
 	return dead;
 }
 
-parking parked_unsent(consumer *consumer, const parking *dying)
+/* Until the next try. */
+static int64_t wait_ms(const consumer *consumer, int attempts, int64_t at_least_ms)
 {
 	const settings *settings = &consumer->settings;
-	const graves *graves = &consumer->graves;
-	int64_t away_ms = graves->from_ms - runtime_now_ms();
+	int64_t backoff_ms =
+	    runtime_backoff_ms(attempts > 0 ? attempts : 1, settings->retry_first_ms, settings->retry_most_ms);
+
+	return backoff_ms > at_least_ms ? backoff_ms : at_least_ms;
+}
+
+/* Until copies may be sent again. */
+static int64_t away_ms(const consumer *consumer)
+{
+	return consumer->graves.from_ms - runtime_now_ms();
+}
+
+static const char *unsent_error(const consumer *consumer, const char *dead_error, arena *arena)
+{
+	const char *problem = consumer->graves.problem;
+
+	return arena_format(arena, "%s (dead, but not yet sent to %s%s%s)", dead_error, consumer->settings.dead_topic,
+	                    problem[0] == '\0' ? "" : ": ", problem);
+}
+
+parking parked_unsent(consumer *consumer, const parking *dying)
+{
 	parking unsent = *dying;
 
-	unsent.error = arena_format(&consumer->arena, "%s (dead, but not yet sent to %s%s%s)", dying->dead_error,
-	                            settings->dead_topic, graves->problem[0] == '\0' ? "" : ": ", graves->problem);
-	unsent.wait_ms = runtime_backoff_ms(unsent.attempts, settings->retry_first_ms, settings->retry_most_ms);
-	unsent.wait_ms = unsent.wait_ms > away_ms ? unsent.wait_ms : away_ms;
+	unsent.wait_ms = wait_ms(consumer, dying->attempts, away_ms(consumer));
+	unsent.error = unsent_error(consumer, dying->dead_error, &consumer->arena);
 	return unsent;
 }
 
-/* Dead; with a dead_topic only once its copy is sent: until then only its key waits. */
-static parking die(consumer *consumer, const message *message, parking parking)
+parking parked_decide(consumer *consumer, parking wanted, arena *arena)
 {
-	parking.state = PARKED_DEAD;
-	parking.wait_ms = 0;
-	if (consumer->settings.dead_topic == NULL) {
-		parked_log(consumer, &parking);
-		return parking;
+	const int attempts = wanted.message->attempts + (wanted.counted ? 1 : 0);
+	const bool dies = wanted.state == PARKED_DEAD || (wanted.counted && attempts >= consumer->settings.attempts);
+	/* Dead only once its copy is sent: until then only its key waits. */
+	const bool needs_copy = dies && consumer->settings.dead_topic != NULL;
+	parking decided = wanted;
+
+	decided.attempts = attempts;
+	if (wanted.state == PARKED_WAITING) {
+		return decided;
 	}
-	parking.dead_error = parking.error;
-	parking.dead_attempts = parking.attempts;
-	parking.state = PARKED_RETRYING;
+	decided.state = dies && !needs_copy ? PARKED_DEAD : PARKED_RETRYING;
 	/* A message that no handler can have counts attempts to send its copy: the waits grow. */
-	parking.attempts = parking.attempts > message->attempts ? parking.attempts : message->attempts + 1;
-	return parked_unsent(consumer, &parking);
-}
-
-parking park_failed(consumer *consumer, message *message, const failure *failure, bool counted, int64_t at_least_ms)
-{
-	const settings *settings = &consumer->settings;
-	int attempts = message->attempts + (counted ? 1 : 0);
-	char quoted[RUNTIME_QUOTE_BYTES];
-	parking parking = {.message = message,
-	                   .state = PARKED_RETRYING,
-	                   .attempts = attempts,
-	                   .error = arena_text(&consumer->arena, failure->text, strlen(failure->text)),
-	                   .sqlstate = failure->sqlstate[0] == '\0'
-	                                   ? NULL
-	                                   : arena_text(&consumer->arena, failure->sqlstate, strlen(failure->sqlstate))};
-
-	if (counted && attempts >= settings->attempts) {
-		return die(consumer, message, parking);
+	decided.attempts = needs_copy && !wanted.counted ? attempts + 1 : attempts;
+	decided.wait_ms = decided.state == PARKED_DEAD
+	                      ? 0
+	                      : wait_ms(consumer, decided.attempts, needs_copy ? away_ms(consumer) : wanted.wait_ms);
+	decided.sqlstate = wanted.sqlstate == NULL || wanted.sqlstate[0] == '\0' ? NULL : wanted.sqlstate;
+	if (!dies) {
+		log_retry(consumer, &decided);
+	} else if (!needs_copy) {
+		parked_log(consumer, &decided);
 	}
-	parking.wait_ms =
-	    runtime_backoff_ms(attempts > 0 ? attempts : 1, settings->retry_first_ms, settings->retry_most_ms);
-	parking.wait_ms = parking.wait_ms > at_least_ms ? parking.wait_ms : at_least_ms;
-	runtime_log(&consumer->speaker, RUNTIME_WARNING, "retrying", "message=%s sqlstate=%s attempts=%d wait_ms=%lld",
-	            runtime_quote(message->id, quoted), parking.sqlstate == NULL ? "none" : parking.sqlstate, attempts,
-	            (long long)parking.wait_ms);
-	return parking;
-}
-
-parking park_dead(consumer *consumer, message *message, const char *sqlstate, const char *error)
-{
-	return die(consumer, message,
-	           (parking){.message = message, .attempts = message->attempts, .error = error, .sqlstate = sqlstate});
-}
-
-parking park_waiting(const message *message, int64_t wait_ms)
-{
-	return (parking){.message = message, .state = PARKED_WAITING, .attempts = message->attempts, .wait_ms = wait_ms};
+	decided.error = arena_text(arena, wanted.error, strlen(wanted.error));
+	if (decided.sqlstate != NULL) {
+		decided.sqlstate = arena_text(arena, decided.sqlstate, strlen(decided.sqlstate));
+	}
+	if (needs_copy) {
+		decided.dead_attempts = attempts;
+		decided.dead_error = decided.error;
+		decided.error = unsent_error(consumer, decided.dead_error, arena);
+	}
+	return decided;
 }
 
 /* ---- storing and finding */
-
-/* Notes that its copy must be sent once it is stored that the copy is needed. */
-static void bury_later(consumer *consumer, const parking *unsent)
-{
-	graves *graves = &consumer->graves;
-
-	if (graves->count == graves->room || graves->count == 0) {
-		size_t room = graves->count == 0 ? UNSENT_FIRST : 2 * graves->room;
-		parking *more = arena_take(&consumer->arena, room * sizeof *more);
-		if (graves->count > 0) {
-			memcpy(more, graves->unsent, graves->count * sizeof *more);
-		}
-		graves->unsent = more;
-		graves->room = room;
-	}
-	graves->unsent[graves->count++] = *unsent;
-}
 
 static void count_parking(tally *open, const parking *parking)
 {
@@ -188,13 +181,22 @@ bool parked_store(consumer *consumer, const parking *parkings, size_t count, fai
 	for (size_t i = 0; i < count; i++) {
 		count_parking(&consumer->counts.open, &parkings[i]);
 		if (parkings[i].dead_error != NULL) {
-			bury_later(consumer, &parkings[i]);
+			assert(consumer->graves.count < consumer->graves.room);
+			consumer->graves.unsent[consumer->graves.count++] = parkings[i];
 		}
 	}
 	if (!consumer->database.in_transaction) {
 		counts_commit(&consumer->counts);
 	}
 	return true;
+}
+
+bool parked_park(consumer *consumer, parking *parkings, size_t count, failure *failure)
+{
+	for (size_t i = 0; i < count; i++) {
+		parkings[i] = parked_decide(consumer, parkings[i], &consumer->arena);
+	}
+	return parked_store(consumer, parkings, count, failure);
 }
 
 bool parked_count(consumer *consumer, failure *failure)

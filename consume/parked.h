@@ -5,11 +5,15 @@
 #include "consumer.h"
 
 typedef struct parking {
+	/* Why it is parked, from the caller of parked_decide. */
 	const message *message;
+	/* for its key or another process; after a failed attempt; dead: no attempt can help */
 	parked_state state;
+	bool counted;                 /* the attempt counts against the limit */
+	int64_t wait_ms;              /* at least; then the one decided */
+	const char *error, *sqlstate; /* NULL: no error, which only waiting ones have */
+	/* Decided. */
 	int attempts;
-	int64_t wait_ms;
-	const char *error, *sqlstate; /* NULL: no error */
 	/* It is dead, with these values, once its copy is sent; NULL: no copy is needed. */
 	const char *dead_error;
 	int dead_attempts;
@@ -19,11 +23,13 @@ typedef struct parking {
 	"its id is older than the inbox remembers: pgonce cannot know whether it was applied. Discard it, or apply it by " \
 	"hand; a consumer with ids = opaque takes ids of any age"
 
-/* What becomes of a message; not stored yet. Its texts live for a round, or as what is given. */
-/* Its attempt failed; `counted`: it counts against the limit. */
-parking park_failed(consumer *consumer, message *message, const failure *failure, bool counted, int64_t at_least_ms);
-parking park_dead(consumer *consumer, message *message, const char *sqlstate, const char *error);
-parking park_waiting(const message *message, int64_t wait_ms);
+/*
+ * What becomes of a message: when it is tried again, or that it is dead. Logged, not stored. Its
+ * texts are copied to the arena.
+ */
+parking parked_decide(consumer *consumer, parking wanted, arena *arena);
+/* Decides about each, and stores them like parked_store. */
+bool parked_park(consumer *consumer, parking *parkings, size_t count, failure *failure);
 
 /* For a message whose copy must be sent: its state once it is sent. If it is not, its next try. */
 parking parked_dead_of(const parking *unsent);

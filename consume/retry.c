@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "dead_topic.h"
-#include "parked.h"
+#include "transaction.h"
 
 enum {
 	WORK_MS = 200, /* per call: new messages get their turn too */
@@ -16,22 +16,6 @@ enum {
 
 /* ---- in the open transaction */
 
-/* *process: it must be applied; else it was applied before. A refusal by the inbox is raised. */
-static bool receive_one(consumer *consumer, const message *message, bool *process, failure *failure)
-{
-	parameters given = {0};
-
-	parameters_text(&given, consumer->speaker.name);
-	parameters_text(&given, message->id);
-	parameters_bytes(&given, message->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
-	parameters_text(&given, consumer->settings.tenant);
-	parameters_text(&given, message->traceparent);
-	PGresult *result = database_query(&consumer->database, SQL_RECEIVE_PARKED, &given, failure);
-	*process = result != NULL && strcmp(PQgetvalue(result, 0, 0), "process") == 0;
-	PQclear(result);
-	return result != NULL;
-}
-
 /*
  * Keeps those of `messages` that must be applied; the others were applied before. All must have
  * been removed from the parked ones already, or the inbox would report each as parked. False also
@@ -40,7 +24,7 @@ static bool receive_one(consumer *consumer, const message *message, bool *proces
 static bool receive_all(consumer *consumer, message *const *messages, size_t count, message **fresh,
                         size_t *fresh_count, failure *failure)
 {
-	PGresult *result = apply_inbox(consumer, messages, count, false, failure);
+	PGresult *result = transaction_receive(consumer, messages, count, false, failure);
 	bool good = result != NULL;
 
 	*fresh_count = 0;
@@ -77,7 +61,7 @@ static bool apply_all(consumer *consumer, message *const *messages, size_t count
 
 	return parked_remove(consumer, (const message *const *)messages, count, failure) &&
 	       receive_all(consumer, messages, count, fresh, &fresh_count, failure) &&
-	       (fresh_count == 0 || apply_handle(consumer, fresh, fresh_count, failure)) &&
+	       (fresh_count == 0 || transaction_handle(consumer, fresh, fresh_count, failure)) &&
 	       commit(consumer, fresh_count, count, failure);
 }
 
@@ -88,8 +72,8 @@ static bool apply_one(consumer *consumer, message *message, bool *refused, failu
 	const struct message *const gone = message;
 	bool process = false;
 
-	*refused = !receive_one(consumer, message, &process, failure);
-	return !*refused && (!process || apply_handle(consumer, &one, 1, failure)) &&
+	*refused = !transaction_receive_parked(consumer, message, &process, failure);
+	return !*refused && (!process || transaction_handle(consumer, &one, 1, failure)) &&
 	       parked_remove(consumer, &gone, 1, failure) && commit(consumer, process ? 1 : 0, 1, failure);
 }
 
@@ -101,18 +85,21 @@ static bool apply_one(consumer *consumer, message *message, bool *refused, failu
  */
 static bool park_again(consumer *consumer, message *message, bool refused, failure *failure)
 {
-	parking parking;
+	parking parking = {.message = message,
+	                   .state = PARKED_RETRYING,
+	                   .counted = failure->kind != FAILURE_PASSING,
+	                   .error = failure->text,
+	                   .sqlstate = failure->sqlstate};
 
 	assert(!consumer->database.in_transaction);
 	if (refused && strcmp(failure->sqlstate, "P4029") == 0) {
-		parking = park_waiting(message, ACTIVE_WAIT_MS);
+		parking = (struct parking){.message = message, .state = PARKED_WAITING, .wait_ms = ACTIVE_WAIT_MS};
 	} else if (refused &&
 	           (strcmp(failure->sqlstate, CODE_REUSED_ID) == 0 || strcmp(failure->sqlstate, CODE_EXPIRED) == 0)) {
-		parking = park_dead(consumer, message, failure->sqlstate, failure->text);
-	} else {
-		parking = park_failed(consumer, message, failure, failure->kind != FAILURE_PASSING, 0);
+		parking.state = PARKED_DEAD;
+		parking.counted = false;
 	}
-	return parked_store(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
+	return parked_park(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
 }
 
 /* *applied; else it stays parked, or is parked again. False: the server failed. */
@@ -123,8 +110,9 @@ static bool retry_one(consumer *consumer, message *message, bool *applied, failu
 
 	*applied = false;
 	if (message->unusable != NULL) {
-		parking parking = park_dead(consumer, message, message->unusable_code, message->unusable);
-		return parked_store(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
+		parking parking = {
+		    .message = message, .state = PARKED_DEAD, .error = message->unusable, .sqlstate = message->unusable_code};
+		return parked_park(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
 	}
 	if (!prepare_json(consumer, message, failure) || !database_begin(database, failure)) {
 		return false;
