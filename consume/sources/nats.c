@@ -16,411 +16,35 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
-#include <nats/nats.h>
-
-#include "arena.h"
 #include "dead_loop.h"
-#include "delivery.h"
-#include "nats.h"
-#include "nats_inbox.h"
 #include "nats_loop.h"
 #include "nats_message.h"
-#include "stall.h"
+#include "nats_source.h"
 
 enum {
-	ASK_MS = 5000, /* how long a request for messages stays at the server */
-	/* how late its end may be before we check that the server is still there */
+	/* how late a request's end may be before we check that the server is still there */
 	GRACE_MS = 2000,
-	PAUSE_MS = 200,
-	ANSWER_MS = 5000,  /* for any other request to the server */
-	CONNECT_MS = 5000, /* for each server */
-	/* NAKs at a start; if more could be needed, their ack_wait is awaited */
-	GIVE_BACK_MAX = 100000,
-	RETRY_FIRST_MS = 100,
-	RETRY_MOST_MS = 10000,
 	LOOK_MS = 1000, /* how long to wait for the consumer's state */
-	SAMPLES = 64,
 	SAMPLE_MS = 500
 };
-
-/* The server's time of an acknowledged message. */
-typedef struct sample {
-	int64_t sequence, created_ms, taken_ms;
-} sample;
 
 /* A request ends with this text if the next message is larger than its remaining bytes. */
 #define TOO_LARGE_TEXT "Message Size Exceeds MaxBytes"
 
-typedef struct settings {
-	nats_options nats; /* first */
-	const char *stream, *durable, *subject;
-	int64_t create, ack_wait_ms, deliver, forgotten, stalled_ms;
-} settings;
-enum {
-	DELIVER_ALL = 0,
-	FORGOTTEN_APPLY = 1
-};
-
 /* clang-format off */
 static const config_option options[] = {
 	NATS_OPTION_ROWS,
-	{.name = "stream", .kind = CONFIG_TEXT, .offset = offsetof(settings, stream), .required = true, .help = "the stream to read; it must exist"},
-	{.name = "durable", .kind = CONFIG_TEXT, .offset = offsetof(settings, durable), .help = "the stream's durable consumer, which stores the acknowledgements; default: the section's name"},
-	{.name = "subject", .kind = CONFIG_TEXT, .offset = offsetof(settings, subject), .help = "only messages of these subjects, with NATS wildcards; default: all messages of the stream"},
-	{.name = "create", .kind = CONFIG_FLAG, .offset = offsetof(settings, create), .standard = "yes", .help = "create the durable consumer if it does not exist"},
-	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(settings, deliver), .choices = "all|new", .standard = "all", .help = "where a new durable consumer begins: at the stream's first message, or at the next new one"},
-	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "what to do if this consumer has run before, its durable consumer is gone, and the stream begins with messages older than the inbox remembers (the scope's retention): refuse to create it again, or apply those messages, perhaps for the second time"},
-	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "for a new durable consumer: how long before the server redelivers a message that was neither acknowledged nor reported as in progress (pgonce reports it every third of this)"},
-	STALLED_OPTION_ROW(settings, "a durable consumer"),
+	{.name = "stream", .kind = CONFIG_TEXT, .offset = offsetof(nats_settings, stream), .required = true, .help = "the stream to read; it must exist"},
+	{.name = "durable", .kind = CONFIG_TEXT, .offset = offsetof(nats_settings, durable), .help = "the stream's durable consumer, which stores the acknowledgements; default: the section's name"},
+	{.name = "subject", .kind = CONFIG_TEXT, .offset = offsetof(nats_settings, subject), .help = "only messages of these subjects, with NATS wildcards; default: all messages of the stream"},
+	{.name = "create", .kind = CONFIG_FLAG, .offset = offsetof(nats_settings, create), .standard = "yes", .help = "create the durable consumer if it does not exist"},
+	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(nats_settings, deliver), .choices = "all|new", .standard = "all", .help = "where a new durable consumer begins: at the stream's first message, or at the next new one"},
+	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(nats_settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "what to do if this consumer has run before, its durable consumer is gone, and the stream begins with messages older than the inbox remembers (the scope's retention): refuse to create it again, or apply those messages, perhaps for the second time"},
+	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(nats_settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "for a new durable consumer: how long before the server redelivers a message that was neither acknowledged nor reported as in progress (pgonce reports it every third of this)"},
+	STALLED_OPTION_ROW(nats_settings, "a durable consumer"),
 	{0}};
 /* clang-format on */
-
-struct source {
-	const speaker *speaker;
-	settings settings;
-	broker_address *address;
-	arena names;
-	const char *name; /* of the connection, in the server's lists */
-	const char *durable;
-	const char *dead_topic; /* NULL: not set */
-	/* the stream has taken a copy itself; it may be another server's stream of that name */
-	bool took_copy;
-	bool copy_is_elsewhere;
-	source_bounds bounds;
-	int64_t remembered_ms;      /* the inbox may have deleted older messages; 0: none */
-	natsConnection *connection; /* NULL: not connected; then the next two are NULL too */
-	jsCtx *js;
-	nats_inbox *inbox;        /* where messages arrive */
-	const char *next_subject; /* where they are requested */
-	int64_t ack_wait_ms;      /* as configured at the server */
-	delivery_list out, held;
-	bool ordered; /* no other process may get messages */
-	/* number of the consumer's last delivery that arrived, or that was made before this
-	 * connection */
-	int64_t last_nth;
-	/* messages taken back end with this sequence, and to_come of them are still missing; 0: none */
-	int64_t taken_back_to;
-	size_t to_come;
-	size_t asked; /* messages that the open request may still bring; 0: no open request */
-	int64_t asked_until_ms;
-	bool came; /* the last request brought a message */
-	/* the next message is larger than the request: it is requested alone, without a limit */
-	bool too_large;
-	int64_t touched_ms; /* when touch_all last ran */
-	/* of acknowledged messages, the latest at sample_count - 1, a ring */
-	sample samples[SAMPLES];
-	size_t sample_count;
-	stall stall;
-	uint64_t pending; /* messages of the consumer that no member holds, when last asked */
-	bool lost;        /* must be reported */
-	int failures;     /* of connections, in a row */
-	/* from then on the connection counts as stable; a message proves it earlier */
-	int64_t steady_at_ms;
-	int64_t retry_at_ms;
-	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
-};
-
-/* ---- The connection ---- */
-
-static void release(delivery *delivery)
-{
-	natsMsg_Destroy(delivery->owned);
-	free(delivery);
-}
-
-/*
- * Deliveries of this connection can no longer be acknowledged: the next connection gives them back.
- */
-static void disconnect(source *source)
-{
-	delivery_release_all(&source->held, release);
-	delivery_void_all(&source->out);
-	if (source->connection != NULL) {
-		stall_disconnected(&source->stall);
-	}
-	nats_inbox_close(source->inbox);
-	jsCtx_Destroy(source->js);
-	natsConnection_Destroy(source->connection);
-	source->inbox = NULL;
-	source->js = NULL;
-	source->connection = NULL;
-	source->steady_at_ms = INT64_MAX;
-	source->asked = 0;
-	source->taken_back_to = 0;
-}
-
-/* After a failure: `problem` is set. */
-static void lose(source *source)
-{
-	source->lost = source->lost || source->connection != NULL;
-	/* A connection lost soon after it was made fixed nothing: the waits keep growing. */
-	if (source->connection != NULL && source->steady_at_ms <= runtime_now_ms()) {
-		source->failures = 0;
-	}
-	disconnect(source);
-	source->failures++;
-	source->retry_at_ms = runtime_now_ms() + runtime_backoff_ms(source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
-}
-
-static bool fail(source *source, const char *what, natsStatus status)
-{
-	nats_problem(source->address, what, status, source->connection, source->problem);
-	return false;
-}
-
-static bool fail_stream(source *source, const char *what, jsErrCode code, natsStatus status)
-{
-	const settings *is = &source->settings;
-
-	if (code == JSStreamNotFoundErr) {
-		snprintf(source->problem, sizeof source->problem, "the server has no stream %s: create it (nats stream add %s)",
-		         is->stream, is->stream);
-	} else if (code == JSNotEnabledErr || code == JSNotEnabledForAccountErr || status == NATS_NO_RESPONDERS) {
-		snprintf(source->problem, sizeof source->problem,
-		         "JetStream is not enabled on the server, or not for this account");
-	} else {
-		nats_problem(source->address, what, status, source->connection, source->problem);
-	}
-	return false;
-}
-
-/* A consumer created with other settings could break the promise, or read something else. */
-static bool fits(source *source, const jsConsumerConfig *is)
-{
-	const settings *wanted = &source->settings;
-	const char *filter = is->FilterSubject == NULL ? "" : is->FilterSubject;
-	const char *wanted_filter = wanted->subject == NULL ? "" : wanted->subject;
-	char what[BROKER_PROBLEM_BYTES / 2] = "";
-
-	if (is->DeliverSubject != NULL) {
-		snprintf(what, sizeof what, "it is a push consumer; a pull consumer is needed");
-	} else if (is->AckPolicy != js_AckExplicit) {
-		snprintf(what, sizeof what, "its acknowledgement policy is not explicit");
-	} else if (is->MaxDeliver > 0) {
-		snprintf(what, sizeof what, "it gives a message up after %" PRId64 " deliveries", is->MaxDeliver);
-	} else if (strcmp(filter, wanted_filter) != 0) {
-		snprintf(what, sizeof what, "its subject is \"%.40s\", not \"%.40s\"", filter, wanted_filter);
-	}
-	if (what[0] != '\0') {
-		snprintf(source->problem, sizeof source->problem,
-		         "the durable consumer %.40s of stream %.40s: %.110s; change it, or choose another", source->durable,
-		         wanted->stream, what);
-	}
-	return what[0] == '\0';
-}
-
-/* If the server does not tell, a copy that the stream has taken itself does. */
-static bool dead_topic_leads_away(source *source)
-{
-	char quoted[RUNTIME_QUOTE_BYTES], problem[BROKER_PROBLEM_BYTES] = "";
-
-	if (source->dead_topic == NULL) {
-		return true;
-	}
-	nats_loop loop =
-	    nats_loop_find(source->js, source->settings.stream, source->settings.subject, source->dead_topic, problem);
-	if (loop == NATS_LOOP_UNKNOWN && source->took_copy) {
-		snprintf(problem, sizeof problem,
-		         "dead_topic: stream %.60s, which is read, has taken a copy to %.80s itself: the copy would die again",
-		         source->settings.stream, source->dead_topic);
-		loop = NATS_LOOP_YES;
-	} else if (loop == NATS_LOOP_UNKNOWN) {
-		runtime_log(source->speaker, RUNTIME_WARNING, "dead_topic",
-		            "problem=%s hint=\"pgonce cannot see whether copies would come back: allow the user to request "
-		            "$JS.API.STREAM.INFO.%s and $JS.API.STREAM.NAMES\"",
-		            runtime_quote(problem, quoted), source->settings.stream);
-	}
-	source->copy_is_elsewhere = loop == NATS_LOOP_NO && source->took_copy;
-	if (loop == NATS_LOOP_YES) {
-		memcpy(source->problem, problem, sizeof problem);
-	}
-	return loop != NATS_LOOP_YES;
-}
-
-/*
- * A recreated durable consumer delivers again what an earlier one had acknowledged, and messages
- * that the inbox has deleted would be applied again.
- */
-static bool may_begin_anew(source *source)
-{
-	const settings *is = &source->settings;
-	jsStreamInfo *stream = NULL;
-	jsErrCode code = 0;
-	struct timespec now;
-
-	if (source->remembered_ms == 0 || is->deliver != DELIVER_ALL || is->forgotten == FORGOTTEN_APPLY) {
-		return true;
-	}
-	natsStatus status = js_GetStreamInfo(&stream, source->js, is->stream, NULL, &code);
-	if (status != NATS_OK) {
-		return fail_stream(source, "cannot ask about the stream at", code, status);
-	}
-	clock_gettime(CLOCK_REALTIME, &now);
-	int64_t age_ms = stream->State.Msgs == 0
-	                     ? 0
-	                     : (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - stream->State.FirstTime / 1000000;
-	jsStreamInfo_Destroy(stream);
-	if (age_ms >= source->remembered_ms) {
-		snprintf(source->problem, sizeof source->problem,
-		         "stream %.40s has lost its durable consumer %.40s, and begins with messages that the inbox may have "
-		         "deleted: create it with the right start, or set forgotten = apply",
-		         is->stream, source->durable);
-		return false;
-	}
-	return true;
-}
-
-/* The durable consumer, created if it is missing. */
-static bool find_consumer(source *source, jsConsumerInfo **info)
-{
-	const settings *is = &source->settings;
-	jsErrCode code = 0;
-	natsStatus status = js_GetConsumerInfo(info, source->js, is->stream, source->durable, NULL, &code);
-
-	if (status == NATS_NOT_FOUND && code == JSConsumerNotFoundErr && is->create) {
-		if (!may_begin_anew(source)) {
-			return false;
-		}
-		jsConsumerConfig config;
-		jsConsumerConfig_Init(&config);
-		config.Durable = source->durable;
-		config.FilterSubject = is->subject;
-		config.AckPolicy = js_AckExplicit;
-		config.DeliverPolicy = is->deliver == DELIVER_ALL ? js_DeliverAll : js_DeliverNew;
-		config.AckWait = is->ack_wait_ms * 1000000;
-		config.MaxAckPending = source->bounds.messages;
-		status = js_AddConsumer(info, source->js, is->stream, &config, NULL, &code);
-		if (status == NATS_OK) {
-			runtime_log(source->speaker, RUNTIME_INFO, "made", "stream=%s consumer=%s", is->stream, source->durable);
-		}
-	} else if (status == NATS_NOT_FOUND && code == JSConsumerNotFoundErr) {
-		snprintf(source->problem, sizeof source->problem,
-		         "stream %.60s has no durable consumer %.60s: create it, or set create = yes", is->stream,
-		         source->durable);
-		return false;
-	}
-	return status == NATS_OK || fail_stream(source, "cannot find or create the consumer at", code, status);
-}
-
-/*
- * A request of an earlier connection may still be open at a server that has not noticed its end: it
- * would receive the messages taken back, and no member would hold them. It expires; so do requests
- * of other members, which order_by = none allows.
- */
-static bool outwait_requests(source *source, jsConsumerInfo **info)
-{
-	int64_t until_ms = runtime_now_ms() + ASK_MS + PAUSE_MS;
-	bool found = true;
-
-	while (found && (*info)->NumAckPending > 0 && (*info)->NumWaiting > 0 && runtime_now_ms() < until_ms) {
-		if (runtime_sleep(PAUSE_MS)) {
-			return false;
-		}
-		jsConsumerInfo_Destroy(*info);
-		*info = NULL;
-		found = find_consumer(source, info);
-	}
-	return found;
-}
-
-/*
- * Messages that an earlier connection, of this process or another, left unacknowledged are
- * redelivered at once. A NAK is sent for each sequence between the server's two marks; it ignores
- * those that are not out. The last one asks for a reply: then all are done. They usually come in
- * this order, but messages that the server could not deliver to an ended connection come first.
- */
-static bool take_back(source *source, const jsConsumerInfo *info)
-{
-	uint64_t first = info->AckFloor.Stream + 1, last = info->Delivered.Stream;
-	char subject[512];
-	natsStatus status = NATS_OK;
-	natsMsg *answer = NULL;
-
-	if (info->NumAckPending == 0 || first > last) {
-		return true;
-	}
-	if (source->ordered) {
-		source->taken_back_to = (int64_t)last;
-		source->to_come = (size_t)info->NumAckPending;
-	}
-	if (last - first >= GIVE_BACK_MAX) {
-		runtime_log(source->speaker, RUNTIME_INFO, "waiting", "for=%" PRId64 "ms messages=%" PRId64,
-		            source->ack_wait_ms, info->NumAckPending);
-		return !runtime_sleep(source->ack_wait_ms + 100);
-	}
-	for (uint64_t sequence = first; sequence <= last && status == NATS_OK; sequence++) {
-		snprintf(subject, sizeof subject, "$JS.ACK.%s.%s.1.%" PRIu64 ".%" PRIu64 ".0.0", source->settings.stream,
-		         source->durable, sequence, info->Delivered.Consumer);
-		status = sequence < last
-		             ? natsConnection_PublishString(source->connection, subject, "-NAK")
-		             : natsConnection_RequestString(&answer, source->connection, subject, "-NAK", ANSWER_MS);
-	}
-	natsMsg_Destroy(answer);
-	return status == NATS_OK || fail(source, "cannot take back unacknowledged messages at", status);
-}
-
-static bool prepare(source *source)
-{
-	jsConsumerInfo *info = NULL;
-	natsStatus status = NATS_OK;
-
-	source->inbox = nats_inbox_open(source->connection, &status);
-	if (source->inbox == NULL) {
-		return fail(source, "cannot subscribe at", status);
-	}
-	bool prepared = find_consumer(source, &info) && fits(source, info->Config) && dead_topic_leads_away(source);
-	if (prepared) {
-		source->ack_wait_ms = info->Config->AckWait / 1000000;
-		prepared = outwait_requests(source, &info) && take_back(source, info);
-	}
-	if (prepared) {
-		source->last_nth = (int64_t)info->Delivered.Consumer;
-	}
-	jsConsumerInfo_Destroy(info);
-	return prepared;
-}
-
-static bool connect_to_server(source *source)
-{
-	natsOptions *how = NULL;
-
-	if (!nats_prepare(source->address, source->settings.nats.credentials_file, source->name, CONNECT_MS, &how,
-	                  source->problem)) {
-		return false;
-	}
-	natsStatus status = natsConnection_Connect(&source->connection, how);
-	natsOptions_Destroy(how);
-	if (status != NATS_OK) {
-		source->connection = NULL;
-		return fail(source, "cannot connect to", status);
-	}
-	return true;
-}
-
-static bool reconnect(source *source)
-{
-	jsOptions js_options;
-
-	if (!connect_to_server(source)) {
-		lose(source);
-		return false;
-	}
-	jsOptions_Init(&js_options);
-	js_options.Wait = ANSWER_MS;
-	natsStatus status = natsConnection_JetStream(&source->js, source->connection, &js_options);
-	bool prepared = status == NATS_OK ? prepare(source) : fail(source, "cannot use JetStream at", status);
-	if (!prepared) {
-		lose(source);
-		return false;
-	}
-	source->touched_ms = runtime_now_ms();
-	source->steady_at_ms = source->touched_ms + RETRY_MOST_MS;
-	runtime_log(source->speaker, RUNTIME_INFO, "connected", "source=nats stream=%s consumer=%s",
-	            source->settings.stream, source->durable);
-	return true;
-}
 
 /* ---- Messages ---- */
 
@@ -451,15 +75,15 @@ static bool ask(source *source, size_t most)
 		snprintf(bytes, sizeof bytes, ",\"max_bytes\":%zu", most_bytes - here_bytes);
 	}
 	snprintf(request, sizeof request, "{\"batch\":%zu,\"no_wait\":true,\"expires\":%" PRId64 "%s}", batch,
-	         ASK_MS * INT64_C(1000000), bytes);
+	         NATS_ASK_MS * INT64_C(1000000), bytes);
 	natsStatus status = natsConnection_PublishRequestString(source->connection, source->next_subject,
 	                                                        nats_inbox_subject(source->inbox), request);
 	if (status != NATS_OK) {
-		return fail(source, "cannot ask for messages at", status);
+		return nats_fail(source, "cannot ask for messages at", status);
 	}
 	source->asked = batch;
 	source->came = false;
-	source->asked_until_ms = runtime_now_ms() + ASK_MS;
+	source->asked_until_ms = runtime_now_ms() + NATS_ASK_MS;
 	return true;
 }
 
@@ -546,7 +170,7 @@ static bool receive(source *source, int timeout_ms, bool *came)
 		return true;
 	}
 	if (status != NATS_OK) {
-		return fail(source, "lost the connection to", status);
+		return nats_fail(source, "lost the connection to", status);
 	}
 	if (natsMsg_GetReply(message) == NULL && natsMsgHeader_Get(message, "Status", &status_text) == NATS_OK) {
 		bool goes_on = take_status(source, status_text, message);
@@ -582,7 +206,7 @@ static bool answers(source *source)
 		return true;
 	}
 	source->asked = 0;
-	bool found = find_consumer(source, &info);
+	bool found = nats_find_consumer(source, &info);
 	jsConsumerInfo_Destroy(info);
 	return found;
 }
@@ -606,7 +230,7 @@ static bool touch_all(source *source)
 			}
 		}
 	}
-	return status == NATS_OK || fail(source, "cannot report messages in progress to", status);
+	return status == NATS_OK || nats_fail(source, "cannot report messages in progress to", status);
 }
 
 /* Messages that arrived are taken out of the library, so that they can be touched. */
@@ -699,7 +323,8 @@ static source_state nats_fetch(source *source, size_t most, size_t most_bytes, i
                                source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
 {
 	*count = 0;
-	if (source->connection == NULL && (runtime_now_ms() < source->retry_at_ms || most == 0 || !reconnect(source))) {
+	if (source->connection == NULL &&
+	    (runtime_now_ms() < source->retry_at_ms || most == 0 || !nats_reconnect(source))) {
 		return unavailable(source, timeout_ms, problem);
 	}
 	if (source->lost) {
@@ -708,29 +333,29 @@ static source_state nats_fetch(source *source, size_t most, size_t most_bytes, i
 		return SOURCE_LOST;
 	}
 	if (!(most == 0 ? keep_alive(source) : touch_all(source) && collect(source, most, most_bytes, timeout_ms))) {
-		lose(source);
+		nats_lose(source);
 		return unavailable(source, 0, problem);
 	}
 	if (most > 0 && !watch(source)) {
-		lose(source);
+		nats_lose(source);
 		return unavailable(source, 0, problem);
 	}
 	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, most_bytes, messages) : 0;
 	if (*count > 0 && !ask(source, most)) {
-		lose(source); /* outstanding messages are void: the next call reports it */
+		nats_lose(source); /* outstanding messages are void: the next call reports it */
 	}
 	return SOURCE_OK;
 }
 
 static void take_sample(source *source, const delivery *delivery)
 {
-	const sample *last = &source->samples[(source->sample_count + SAMPLES - 1) % SAMPLES];
+	const nats_sample *last = &source->samples[(source->sample_count + NATS_SAMPLES - 1) % NATS_SAMPLES];
 	int64_t now_ms = runtime_now_ms();
 
 	if (delivery->created_ms > 0 &&
 	    (source->sample_count == 0 || now_ms - last->taken_ms >= SAMPLE_MS || delivery->sequence < last->sequence)) {
-		source->samples[source->sample_count++ % SAMPLES] =
-		    (sample){.sequence = delivery->sequence, .created_ms = delivery->created_ms, .taken_ms = now_ms};
+		source->samples[source->sample_count++ % NATS_SAMPLES] =
+		    (nats_sample){.sequence = delivery->sequence, .created_ms = delivery->created_ms, .taken_ms = now_ms};
 	}
 }
 
@@ -751,8 +376,8 @@ static size_t nats_positions(source *source, source_position *positions, size_t 
 	    js_GetConsumerInfo(&info, source->js, source->settings.stream, source->durable, &how, NULL) != NATS_OK) {
 		return 0;
 	}
-	for (size_t i = 0; i < SAMPLES && i < source->sample_count; i++) {
-		const sample *each = &source->samples[i];
+	for (size_t i = 0; i < NATS_SAMPLES && i < source->sample_count; i++) {
+		const nats_sample *each = &source->samples[i];
 		if ((uint64_t)each->sequence <= info->AckFloor.Stream && each->created_ms > at_ms) {
 			at_ms = each->created_ms;
 		}
@@ -778,20 +403,20 @@ static source_state nats_acknowledge(source *source, source_message *const *mess
 			take_sample(source, each);
 		}
 		delivery_remove(&source->out, each);
-		release(each);
+		nats_release(each);
 	}
 	if (status == NATS_OK) {
 		return SOURCE_OK;
 	}
-	fail(source, "cannot acknowledge to", status);
-	lose(source);
+	nats_fail(source, "cannot acknowledge to", status);
+	nats_lose(source);
 	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
 	return SOURCE_LOST;
 }
 
 static void nats_give_back(source *source, source_message *const *messages, size_t count)
 {
-	delivery_give_back(&source->out, &source->held, messages, count, release);
+	delivery_give_back(&source->out, &source->held, messages, count, nats_release);
 }
 
 /* ---- Publishing, for dead messages ---- */
@@ -806,7 +431,7 @@ static void note_taker(source *source, const char *stream, const char *topic)
 		source->took_copy = true;
 		snprintf(source->problem, sizeof source->problem, "stream %.60s has taken a copy for dead_topic itself",
 		         source->settings.stream);
-		lose(source); /* the next connection asks */
+		nats_lose(source); /* the next connection asks */
 	}
 }
 
@@ -854,8 +479,8 @@ static void return_all(source *source)
 	 * server finds no listener. Asking about the consumer makes the server drop requests whose
 	 * requester is gone. The next member takes back what arrives in between.
 	 */
-	nats_inbox_end(source->inbox, ANSWER_MS);
-	(void)natsConnection_FlushTimeout(source->connection, ANSWER_MS);
+	nats_inbox_end(source->inbox, NATS_ANSWER_MS);
+	(void)natsConnection_FlushTimeout(source->connection, NATS_ANSWER_MS);
 	(void)js_GetConsumerInfo(&info, source->js, source->settings.stream, source->durable, NULL, NULL);
 	jsConsumerInfo_Destroy(info);
 	while (came && receive(source, 0, &came)) {
@@ -868,7 +493,7 @@ static void return_all(source *source)
 			natsConnection_PublishString(source->connection, each->reply, "-NAK");
 		}
 	}
-	natsConnection_FlushTimeout(source->connection, ANSWER_MS);
+	natsConnection_FlushTimeout(source->connection, NATS_ANSWER_MS);
 }
 
 static void nats_close(source *source)
@@ -876,8 +501,8 @@ static void nats_close(source *source)
 	if (source->connection != NULL) {
 		return_all(source);
 	}
-	disconnect(source);
-	delivery_release_all(&source->out, release);
+	nats_disconnect(source);
+	delivery_release_all(&source->out, nats_release);
 	broker_address_free(source->address);
 	arena_clear(&source->names);
 	free(source);
@@ -889,7 +514,8 @@ static bool is_name(const char *text)
 	return text[0] != '\0' && strpbrk(text, ".*> \t/\\") == NULL;
 }
 
-static bool check_names(const config *config, const config_section *section, const settings *settings, char **problem)
+static bool check_names(const config *config, const config_section *section, const nats_settings *settings,
+                        char **problem)
 {
 	const char *durable = settings->durable == NULL ? section->name : settings->durable;
 

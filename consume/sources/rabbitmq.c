@@ -7,18 +7,17 @@
  * calls, heartbeats included; hence fetch's keep-alive.
  */
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "amqp_text.h"
 #include "arena.h"
 #include "dead_loop.h"
 #include "delivery.h"
+#include "rabbitmq_publisher.h"
 #include "rabbitmq_queue.h"
 #include "stall.h"
 
@@ -31,8 +30,6 @@ enum {
 	MEAN_OF = 64,             /* messages in the running mean */
 	RESIZE_AFTER = 16,        /* messages, at least, since the last change */
 	BEAT_MS = 2000,
-	PUBLISHER_IDLE_MS = 5000, /* so short that the broker has not missed a heartbeat */
-	SHORT_STRING_BYTES_MAX = 255,
 	AHEAD_S = 86400, /* how far a producer's clock may be ahead */
 	/* how long another member may hold a message: twice the broker's consumer_timeout */
 	OTHERS_MS = 3600 * 1000
@@ -96,9 +93,7 @@ struct source {
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
-	/* for dead messages, with a channel in confirm mode; NULL: none */
-	amqp_connection_state_t publisher;
-	int64_t published_ms;
+	rabbitmq_publisher publisher;       /* for dead messages */
 };
 
 static void release(delivery *delivery)
@@ -636,211 +631,11 @@ static void rabbitmq_give_back(source *source, source_message *const *messages, 
 	delivery_give_back(&source->out, &source->held, messages, count, release);
 }
 
-/* ---- Publishing, for dead messages ---- */
-
-/* Its own connection, since the replies would arrive between messages. */
-
-static void stop_publisher(source *source, bool polite)
-{
-	rabbitmq_close(source->publisher, polite);
-	source->publisher = NULL;
-}
-
-static bool start_publisher(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
-{
-	if (source->publisher != NULL && runtime_now_ms() - source->published_ms > PUBLISHER_IDLE_MS) {
-		stop_publisher(source, false);
-	}
-	if (source->publisher != NULL) {
-		return true;
-	}
-	/* The limit is for each host. */
-	int connect_ms = timeout_ms / (int)source->address->host_count;
-	source->publisher = rabbitmq_connect(source->address, source->name, connect_ms > 0 ? connect_ms : 1, NULL, problem);
-	if (source->publisher == NULL) {
-		return false;
-	}
-	amqp_confirm_select(source->publisher, RABBITMQ_CHANNEL);
-	amqp_rpc_reply_t reply = amqp_get_rpc_reply(source->publisher);
-	if (reply.reply_type != AMQP_RESPONSE_NORMAL) {
-		rabbitmq_reply_problem("cannot publish", reply, problem);
-		stop_publisher(source, false);
-	}
-	return source->publisher != NULL;
-}
-
-/*
- * The broker's reply to the one message on its way. False: the reply is no longer expected, or it
- * is a refusal.
- */
-static bool take_confirm(source *source, const amqp_frame_t *frame, bool *answered, char problem[BROKER_PROBLEM_BYTES])
-{
-	amqp_method_number_t method = frame->frame_type == AMQP_FRAME_METHOD ? frame->payload.method.id : 0;
-	amqp_message_t returned;
-	int code;
-	bool connection_too;
-
-	if (method == AMQP_BASIC_ACK_METHOD) {
-		*answered = true;
-		return true;
-	}
-	if (method == AMQP_BASIC_RETURN_METHOD) {
-		amqp_read_message(source->publisher, RABBITMQ_CHANNEL, &returned, 0);
-		amqp_destroy_message(&returned);
-		snprintf(problem, BROKER_PROBLEM_BYTES, "there is no such queue");
-		return false;
-	}
-	if (method == AMQP_BASIC_NACK_METHOD) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "the broker could not store it (basic.nack)");
-		return false;
-	}
-	return !rabbitmq_frame_closes(source->publisher, frame, &code, &connection_too, problem);
-}
-
-static bool wait_for_confirm(source *source, int64_t until_ms, char problem[BROKER_PROBLEM_BYTES])
-{
-	bool answered = false;
-
-	while (!answered) {
-		int64_t left_ms = until_ms - runtime_now_ms();
-		struct timeval time = {.tv_sec = left_ms / 1000, .tv_usec = left_ms % 1000 * 1000};
-		amqp_frame_t frame;
-		int status =
-		    left_ms <= 0 ? AMQP_STATUS_TIMEOUT : amqp_simple_wait_frame_noblock(source->publisher, &frame, &time);
-		if (status != AMQP_STATUS_OK) {
-			rabbitmq_status_problem("no answer to a published message", status, problem);
-			return false;
-		}
-		if (!take_confirm(source, &frame, &answered, problem)) {
-			return false;
-		}
-	}
-	return true;
-}
-
-static amqp_bytes_t bytes_of(once_bytes bytes)
-{
-	return (amqp_bytes_t){.len = bytes.length, .bytes = (void *)(uintptr_t)bytes.data};
-}
-
-/* True: it can be the property, as it was if the message came from this broker. */
-static bool is_content_type(const source_header *header)
-{
-	return strcasecmp(header->name, "content-type") == 0 && header->value.length > 0 &&
-	       header->value.length <= SHORT_STRING_BYTES_MAX;
-}
-
-/* Returns how many are copied. With a CC as text, for example, the broker would close the
- * channel. */
-static size_t copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count,
-                           amqp_basic_properties_t *properties)
-{
-	size_t copied = 0;
-
-	for (size_t i = 0; i < count; i++) {
-		if (broker_header_steers("rabbitmq", headers[i].name)) {
-			continue;
-		}
-		if (is_content_type(&headers[i])) {
-			properties->_flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
-			properties->content_type = bytes_of(headers[i].value);
-			continue;
-		}
-		entries[copied].key = amqp_cstring_bytes(headers[i].name);
-		entries[copied].value.kind = AMQP_FIELD_KIND_UTF8;
-		entries[copied++].value.value.bytes = bytes_of(headers[i].value);
-	}
-	return copied;
-}
-
-/*
- * librabbitmq sends without a time limit, and a broker short of memory reads nothing, while the
- * caller's transaction is open: this thread breaks the connection from outside.
- */
-typedef struct guard {
-	int descriptor;
-	struct timespec until;
-	pthread_mutex_t mutex;
-	pthread_cond_t ended;
-	bool is_sent;
-} guard;
-
-static void *break_off_late(void *argument)
-{
-	guard *guard = argument;
-	int waited = 0;
-
-	pthread_mutex_lock(&guard->mutex);
-	while (!guard->is_sent && waited == 0) {
-		waited = pthread_cond_timedwait(&guard->ended, &guard->mutex, &guard->until);
-	}
-	if (!guard->is_sent) {
-		shutdown(guard->descriptor, SHUT_RDWR);
-	}
-	pthread_mutex_unlock(&guard->mutex);
-	return NULL;
-}
-
-/* amqp_basic_publish, within timeout_ms. */
-static int send_within(source *source, const char *topic, const amqp_basic_properties_t *properties, once_bytes payload,
-                       int timeout_ms)
-{
-	guard guard = {.descriptor = amqp_get_sockfd(source->publisher), .mutex = PTHREAD_MUTEX_INITIALIZER};
-	pthread_condattr_t monotonic;
-	pthread_t thread;
-
-	clock_gettime(CLOCK_MONOTONIC, &guard.until);
-	guard.until.tv_sec += timeout_ms / 1000 + 1; /* at least that long */
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&guard.ended, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	int status = AMQP_STATUS_NO_MEMORY;
-	if (pthread_create(&thread, NULL, break_off_late, &guard) == 0) {
-		status = amqp_basic_publish(source->publisher, RABBITMQ_CHANNEL, amqp_empty_bytes, amqp_cstring_bytes(topic),
-		                            true, false, properties, bytes_of(payload));
-		pthread_mutex_lock(&guard.mutex);
-		guard.is_sent = true;
-		pthread_cond_signal(&guard.ended);
-		pthread_mutex_unlock(&guard.mutex);
-		pthread_join(thread, NULL);
-	}
-	pthread_cond_destroy(&guard.ended);
-	pthread_mutex_destroy(&guard.mutex);
-	return status;
-}
-
-/* `topic` is a queue: the default exchange delivers to it, or reports that it does not exist. */
 static bool rabbitmq_publish(source *source, const char *topic, const source_message *message,
                              const source_header *more, size_t more_count, int timeout_ms,
                              char problem[BROKER_PROBLEM_BYTES])
 {
-	int64_t until_ms = runtime_now_ms() + timeout_ms;
-
-	if (!start_publisher(source, timeout_ms, problem)) {
-		return false;
-	}
-	amqp_table_entry_t *entries = memory_take((message->header_count + more_count + 1) * sizeof *entries);
-	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
-	                                      .delivery_mode = AMQP_DELIVERY_PERSISTENT,
-	                                      .headers = {.entries = entries}};
-	size_t count = copy_headers(entries, message->headers, message->header_count, &properties);
-	count += copy_headers(entries + count, more, more_count, &properties);
-	properties.headers.num_entries = (int)count;
-	int64_t left_ms = until_ms - runtime_now_ms();
-	int status = send_within(source, topic, &properties, message->payload, left_ms > 0 ? (int)left_ms : 0);
-	free(entries);
-	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, until_ms, problem);
-	if (status != AMQP_STATUS_OK) {
-		rabbitmq_status_problem("cannot publish (a broker that is short of memory or disk accepts nothing)", status,
-		                        problem);
-	}
-	source->published_ms = runtime_now_ms();
-	amqp_maybe_release_buffers(source->publisher);
-	if (!published) {
-		stop_publisher(source, false);
-	}
-	return published;
+	return rabbitmq_publisher_send(&source->publisher, topic, message, more, more_count, timeout_ms, problem);
 }
 
 /* ---- Opening and closing ---- */
@@ -848,7 +643,7 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
 static void rabbitmq_source_close(source *source)
 {
 	disconnect(source, true);
-	stop_publisher(source, true);
+	rabbitmq_publisher_stop(&source->publisher, true);
 	delivery_release_all(&source->out, release);
 	text_buffer_free(&source->headers);
 	broker_address_free(source->address);
@@ -906,6 +701,7 @@ static bool rabbitmq_open(const speaker *speaker, const config *config, const co
 	made->bounds = bounds;
 	made->stall.after_ms = made->settings.stalled_ms;
 	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
+	made->publisher = (rabbitmq_publisher){.address = made->address, .name = made->name};
 	*result = made;
 	return true;
 }
