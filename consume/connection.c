@@ -134,10 +134,7 @@ static bool take_turn(consumer *consumer, failure *failure)
 	PGresult *result = database_query(&consumer->database, SQL_TAKE_TURN, &given, failure);
 	bool good = result != NULL;
 	if (good && PQgetisnull(result, 0, 0)) {
-		failure_set(failure, FAILURE_FAULT,
-		            "a connection pooler is between the consumer and PostgreSQL; hint: connect to PostgreSQL directly "
-		            "(dsn), or set order_by = none: a session lock keeps the order of a key, and a pooler "
-		            "would give that session to other clients");
+		failure_set_pooler(failure, "consumer", ", or set order_by = none, which needs no lock");
 		good = false;
 	}
 	consumer->has_turn = good && result_is_true(result, 0, 0);

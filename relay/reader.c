@@ -74,8 +74,8 @@ static PGresult *query(reader *reader, enum sql_id id, parameters *given)
 /* ---- connecting */
 
 /*
- * The settings of the session; and the process that answers must be the one that greeted: a
- * pooler's is another.
+ * Sets the session. The server process that answers must be the one that accepted the connection:
+ * through a pooler it is another one.
  */
 bool reader_connect(reader *reader)
 {
@@ -86,9 +86,7 @@ bool reader_connect(reader *reader)
 	PGresult *result = query(reader, SQL_RELAY_SESSION, &given);
 	bool good = result != NULL;
 	if (good && result_integer(result, 0, 0) != PQbackendPID(reader->database.connection)) {
-		failure_set(&reader->failure, FAILURE_FAULT,
-		            "a connection pooler stands between the relay and PostgreSQL; hint: connect to PostgreSQL itself "
-		            "(dsn): a relay holds a lock of its session, which a pooler would hand to others");
+		failure_set_pooler(&reader->failure, "relay", "");
 		good = false;
 	}
 	PQclear(result);

@@ -189,6 +189,15 @@ void failure_of_error(const once_error *error, failure *failure)
 	snprintf(failure->sqlstate, sizeof failure->sqlstate, "%s", sqlstate);
 }
 
+void failure_set_pooler(failure *failure, const char *job, const char *otherwise)
+{
+	failure_set(
+	    failure, FAILURE_FAULT,
+	    "a connection pooler is between the %s and PostgreSQL; hint: connect to PostgreSQL directly (dsn)%s: the "
+	    "%s holds a session lock, and a pooler would give that session to other clients",
+	    job, otherwise, job);
+}
+
 void failure_log(const failure *failure, const speaker *speaker, int failures)
 {
 	bool may_hold_payload = failure->is_theirs && failure->kind == FAILURE_FAULT;

@@ -104,6 +104,11 @@ void database_rollback(database *database);
 failure_kind failure_kind_of(const char *sqlstate);
 void failure_of_error(const once_error *error, failure *failure);
 __attribute__((format(printf, 3, 4))) void failure_set(failure *failure, failure_kind kind, const char *format, ...);
+/*
+ * FAILURE_FAULT: a pooler is between the job and the server, so there is no session to hold its
+ * lock. job: "relay", "consumer". otherwise: after the hint to connect directly, or "".
+ */
+void failure_set_pooler(failure *failure, const char *job, const char *otherwise);
 /* Logs the failure, event=database: the first ones in a row, then more and more rarely. */
 void failure_log(const failure *failure, const speaker *speaker, int failures);
 
