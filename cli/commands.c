@@ -18,7 +18,7 @@ const exit_code exit_codes[] = {
     EXIT(CLI_OK, "0", "done"),
     EXIT(CLI_FAILED, "1", "it failed: the message says why; a check of doctor failed"),
     EXIT(CLI_USAGE, "2", "the command line is wrong; nothing was done"),
-    EXIT(CLI_NO_SERVER, "3", "PostgreSQL cannot be reached; keep: it takes no writes"),
+    EXIT(CLI_NO_SERVER, "3", "PostgreSQL cannot be reached; pgonce keep: it is read-only (a standby)"),
     EXIT(CLI_CONTRACT, "4", "the contract is missing, too old, too new, or not pgonce's"),
     EXIT(CLI_NOT_FOUND, "5", "there is no such intent"),
     EXIT(CLI_REFUSED, "10", "the contract refused the call (scope, key, tenant, size, decision)"),
