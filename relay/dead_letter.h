@@ -9,14 +9,14 @@
 #include "relay_settings.h"
 
 /*
- * The event dies of `error`, and what is sent for it from now on is its copy: what would have been
- * sent, with headers that tell what happened.
+ * The event dies of `error`. From now on its copy is sent: the same message, with headers that say
+ * what happened.
  */
 void dead_letter_write(const relay_settings *settings, event *event, const char *error);
 /*
- * Its copy was refused, perhaps for its size: the next one has `null` in place of the payload.
- * False: the payload is small, or left out already.
+ * Its copy was refused, perhaps because of its size: the next copy has the payload `null`. False:
+ * the payload is small, or was replaced before.
  */
 bool dead_letter_strip(event *event);
-/* What is wrong with one whose copy is not sent. In the event's memory. */
+/* The error of a dead event whose copy is not sent yet. In the event's memory. */
 const char *dead_letter_unsent(event *event, const char *problem);

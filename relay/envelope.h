@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * envelope.h: what is sent for an event: its headers and body. The names of the headers are a
+ * envelope.h: an event as a message: its headers and body. The names of the headers are a
  * stable format (docs/events.md): "plain", or CloudEvents 1.0 in the binary mode of the transport's
  * binding.
  */
@@ -13,7 +13,7 @@ typedef enum envelope_form {
 	ENVELOPE_CLOUDEVENTS
 } envelope_form;
 
-/* What a message's key is: what an event is sent beside, and in Kafka what is compacted by. */
+/* A message's key. Kafka chooses the partition by it, and compacts by it. */
 typedef enum envelope_key {
 	ENVELOPE_KEY_AGGREGATE, /* the aggregate's id */
 	ENVELOPE_KEY_TENANT,
@@ -26,16 +26,16 @@ typedef struct envelope {
 	const char *sink; /* its name */
 	envelope_form form;
 	const char *prefix; /* of CloudEvents' names: "ce-", "ce_", "cloudEvents:" */
-	/* values go where only printable ASCII may stand (HTTP; NATS, whose binding says the same) */
+	/* values may only be printable ASCII (HTTP, and NATS, whose binding requires the same) */
 	bool is_http_like;
 	const char *source; /* CloudEvents' source */
 	envelope_key key;
-	const char *key_header; /* of the event's own, for ENVELOPE_KEY_HEADER */
+	const char *key_header; /* a header of the event, for ENVELOPE_KEY_HEADER */
 } envelope;
 
 /* By the sink's name ("kafka"). Both texts are borrowed. The key is the aggregate's id. */
 envelope envelope_for(const char *sink, envelope_form form, const char *source);
 /* "aggregate", "tenant", "event", "header:NAME", "none"; `text` is borrowed. False: another one. */
 bool envelope_read_key(const char *text, envelope_key *key, const char **header);
-/* Fills event->message but for its destination, in the event's memory. */
+/* Fills event->message, except its destination, in the event's memory. */
 void envelope_fill(const envelope *envelope, event *event);
