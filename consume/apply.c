@@ -115,7 +115,7 @@ static bool receive(message_batch *batch, size_t first, size_t count, failure *f
 
 /* ---- a part of the batch */
 
-/* One unusable message, or messages with an id, in order: inbox, handler for the new ones, parking. */
+/* One unusable message, or usable ones in order: inbox, handler for the new ones, parking. */
 static bool apply_run(message_batch *batch, size_t first, size_t count, failure *failure)
 {
 	consumer *consumer = batch->consumer;

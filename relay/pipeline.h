@@ -133,8 +133,8 @@ void event_list_add(event_list *list, event *event);
 void delivery_send(pipeline *pipeline);
 void delivery_collect(pipeline *pipeline, int64_t wait_ms);
 /*
- * Takes over an event that is new from the outbox or due: puts it in the schedule, or parks it if it
- * must not be sent now.
+ * Takes over an event that is new from the outbox or due: puts it in the schedule, or parks it if
+ * it must not be sent now.
  */
 void delivery_accept(pipeline *pipeline, event *event, event_list *list);
 /*
