@@ -22,7 +22,7 @@ from .suite import Calls, Plain, Refused, Requests, of_door
 DOORS = {
     "node": {"pg": ("express", "fastify", "node-http")},
     "python": {
-        "psycopg": ("starlette", "flask", "django"), "asyncpg": ("starlette",), "psycopg-async": (), "sqlalchemy-psycopg": (), "sqlalchemy-psycopg2": (),
+        "psycopg": ("flask", "django"), "asyncpg": ("starlette", "fastapi"), "psycopg-async": ("starlette", "fastapi"), "sqlalchemy-psycopg": (), "sqlalchemy-psycopg2": (),
         "sqlalchemy-async-psycopg": (), "sqlalchemy-async-asyncpg": (),
     },
     "go": {"pgx": ("net-http",), "sql": ("net-http",)},

@@ -19,6 +19,11 @@ def doors(text):
     unknown = [door for door in named or () if door.partition("/")[0] not in GROUPS | CLIENTS]
     if unknown:
         raise argparse.ArgumentTypeError(f"no such door: {', '.join(unknown)}; there are {', '.join(GROUPS | CLIENTS)}")
+    for door in named or ():
+        language, way = door.partition("/")[0], door.rpartition("/")[2]
+        ways = (*languages.FRAMEWORKS.get(language, ()), *languages.DRIVERS.get(language, ()))
+        if door.count("/") == 2 and way not in ways:
+            raise argparse.ArgumentTypeError(f"no such framework or driver of {language}: {way}; there are {', '.join(ways) or 'none'}")
     return named
 
 
@@ -32,7 +37,7 @@ def arguments():
     parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
     parser.add_argument("--faults", type=kinds, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
     parser.add_argument("--doors", type=doors, metavar="LIST",
-                        help="of the workload, by commas: sql, lib, http, run, message (all of these), and the clients: node, python, go, java; or a part of one: node/http")  # fmt: skip
+                        help="of the workload, by commas: sql, lib, http, run, message (all of these), and the clients: node, python, go, java; or a part of one: node/http; and a framework or driver: node/http/fastify")  # fmt: skip
     parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka", "sqs"), default="nats")
     parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")
     parser.add_argument("--shrink", type=float, default=0, metavar="MINUTES", help="after a violation look for a smaller run that shows it")

@@ -20,8 +20,8 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   verdict, code, status, replayed, loose    as doors.Answer has them
   body       in base64, or null
 
-A program is CLIENT NUMBER DSN, whatever the language. It says `ready` first. Its number decides between two drivers or pools. With a PORT behind it serves
-HTTP there, and reads nothing. The same program makes the calls of spec/cases, where a line has a `call` and not a `mode` (spec/cases/README.md)."""
+A program is CLIENT DRIVER DSN, whatever the language. It says `ready` first. DRIVER is one of DRIVERS. With a PORT behind it serves HTTP there, and reads nothing:
+then one of FRAMEWORKS stands where the driver does. The same program makes the calls of spec/cases, where a line has a `call` and not a `mode` (spec/cases/README.md)."""
 
 import base64
 import dataclasses
@@ -29,6 +29,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -42,12 +43,17 @@ from .doors import Answer, LineDoor
 
 LANGUAGES = ("node", "python", "go", "java")
 PROGRAMS = {"node": "clients/node/agent", "python": "clients/python/agent", "go": "clients/go/internal/agent", "java": "clients/java/agent"}
+PYTHON = ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg2", "sqlalchemy-async-psycopg", "sqlalchemy-async-asyncpg")
+SERVED_IN_PYTHON = ("flask-psycopg", "flask-sqlalchemy-psycopg2", "django", "starlette-asyncpg", "fastapi-psycopg-async", "fastapi-sqlalchemy-async-asyncpg")
+# Each run has one framework of a language, and its processes have the drivers in turn (docs/torture.md).
+DRIVERS = {"node": ("pg",), "python": PYTHON, "go": ("pgx", "sql"), "java": ("hikari", "plain")}
+FRAMEWORKS = {"node": ("express", "fastify", "node-http"), "python": SERVED_IN_PYTHON, "go": ("net-http-pgx", "net-http-sql"), "java": ("spring",)}
 KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
 START_S = 60
 JARS_OF = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-PACKAGES_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "psycopg2-binary", "asyncpg", "sqlalchemy[asyncio]>=2", "starlette", "uvicorn", "flask", "django")
-IMPORTS_OF_PYTHON = "psycopg, psycopg_pool, psycopg2, asyncpg, sqlalchemy, greenlet, starlette, uvicorn, flask, django"
+PACKAGES_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "psycopg2-binary", "asyncpg", "sqlalchemy[asyncio]>=2", "fastapi", "uvicorn", "flask", "django")
+IMPORTS_OF_PYTHON = "psycopg, psycopg_pool, psycopg2, asyncpg, sqlalchemy, greenlet, fastapi, uvicorn, flask, django"
 GO_PATH = "/usr/local/go/bin"
 FILTERS = "clients/java/pgonce-spring-boot-starter/src/test/java/io/pgonce/spring/Filters.java"  # what tests and the agent share
 JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -74,6 +80,18 @@ def named(doors):
     """The languages among the doors that somebody asks for by name: node, or node/transaction. Without a wish there are none."""
     names = {door.partition("/")[0] for door in doors or ()}
     return tuple(language for language in LANGUAGES if language in names)
+
+
+def among(all_of_them, language, doors):
+    """Of drivers or frameworks those that somebody asks for by name, as in node/http/fastify; all where nobody does."""
+    wanted = {last for name, _, last in (door.split("/") for door in doors or () if door.count("/") == 2) if name == language}
+    return tuple(one for one in all_of_them if one in wanted) or all_of_them
+
+
+def driver_of(seed, language, number, doors=None):
+    """Of the process of this number; with the seeds another one begins."""
+    drivers = among(DRIVERS[language], language, doors)
+    return drivers[(random.Random(f"{seed}/{language}/driver").randrange(len(drivers)) + number) % len(drivers)]
 
 
 # Toolchains.
@@ -232,11 +250,11 @@ def mutated(language, files, tree):
 
 
 class ClientDoor(LineDoor):
-    """A client in its language. Killed in the middle of an attempt it is started again for the next, as whoever uses it would be. service: a door (services.py)
+    """A client in its language; words: its program and its driver. Killed in the middle of an attempt it is started again for the next, as whoever uses it would be. service: a door (services.py)
     for what goes by HTTP."""
 
     def __init__(self, language, number, words, dsn, log, service=None):
-        super().__init__(f"{language}-{number}", [*words, number, dsn], log)
+        super().__init__(f"{language}-{number}", [*words, dsn], log)
         self.service = service
 
     def close(self):

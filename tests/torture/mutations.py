@@ -498,6 +498,15 @@ MUTATIONS = {
             language="node",
         ),
         Mutation(
+            "fastify_answers_at_once",
+            "the plugin for Fastify lets the answer through as it comes, and neither commits its effect nor stores it",
+            rules=("one_effect_per_acknowledged",),
+            doors=("node/http/fastify",),
+            faults=(),  # it needs none
+            files=(("clients/node/lib/fastify.js", "new Held(req, reply.raw, guard, {outer: outerOf(reply), failed});", "if (!Held) failed();"),),
+            language="node",
+        ),
+        Mutation(
             "go_http_answers_unheard",
             "the Go middleware sends the handler's answer, whatever became of its transaction",
             rules=("one_effect_per_acknowledged", "same_bytes"),

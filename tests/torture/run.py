@@ -67,6 +67,7 @@ class Result:
     violations: list
     history: object = None  # a History
     facts: dict = None
+    clients: dict = dataclasses.field(default_factory=dict)  # of languages: which framework and drivers
     problem: str = None  # of the harness itself
     seconds: float = 0.0  # all in all
 
@@ -78,13 +79,17 @@ class Result:
     def figures(self):
         return report.Figures(self.history, self.facts, self.violations)
 
+    def through(self):
+        """For people."""
+        return "".join(f"; {language}: {', '.join(ways)}" for language, ways in self.clients.items())
+
     @property
     def status(self):
         return 2 if self.problem else 1 if self.violations else 0
 
     def text(self):
         plan = self.plan
-        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}, {plan.parts()}",
+        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}, {plan.parts()}{self.through()}",
                                 self.figures)] if self.history else []  # fmt: skip
         shown = set()
         for violation in self.violations:
@@ -154,7 +159,7 @@ def judge(plan, directory, result, say):
     """Fills the result; raises where the harness itself fails."""
     programs = languages.prepared(languages.named(plan.doors), getattr(plan.mutation, "tree", None) or ROOT)
     system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native,
-                    services=served(plan.doors, programs))  # fmt: skip
+                    services=served(plan.doors, programs, plan.seed))  # fmt: skip
     path = directory / "history.jsonl"
     recorder, workload, watch = None, None, None
     try:
@@ -163,6 +168,7 @@ def judge(plan, directory, result, say):
         recorder.phase("started")
         workload = Workload(system, recorder, plan.seed, doors=plan.doors, programs=programs)
         workload.start()
+        result.clients = workload.through
         say(f"runs, in {directory}")
         watch = Watch(system, path, plan.until) if plan.until else None
         nemesis = Nemesis(system, recorder, plan.seed, KINDS if plan.faults is None else plan.faults, plan.scale)

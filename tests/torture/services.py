@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The HTTP services that the clients of clients/ protect by their middlewares: one in each language, a process of the system behind a link, killed and stopped like
-any other. It is the program of languages.py with a port. POST (see TARGETS) does the effect of the body, to /requests in the transaction that the middleware has opened, as the
+any other. It is the program of languages.py with a port, and with one of its FRAMEWORKS instead of a driver. POST (see TARGETS) does the effect of the body, to /requests in the transaction that the middleware has opened, as the
 order in the header X-Orders says (the words of languages.py), which is no part of what makes two requests the same."""
 
 import dataclasses
@@ -9,7 +9,7 @@ import random
 import time
 
 from .doors import HttpDoor, quoted
-from .languages import order_of
+from .languages import FRAMEWORKS, among, order_of
 
 # By mode. What its handler does commits with its answer (http); is elsewhere, by the endpoint of an effect (endpoint), or by a handler under a lease (leased).
 TARGETS = {"http": "/requests", "endpoint": "/endpoints", "leased": "/leases"}
@@ -25,9 +25,9 @@ def service_link(language):
     return f"client-{language}"
 
 
-def number_of(seed, language):
-    """Which of its two frameworks or drivers a run has."""
-    return random.Random(f"{seed}/{language}/service").choice((1, 2))
+def framework_of(seed, language, doors=None):
+    """Which of its frameworks a run has, of those that somebody asks for by name."""
+    return random.Random(f"{seed}/{language}/service").choice(among(FRAMEWORKS[language], language, doors))
 
 
 class ServiceDoor(HttpDoor):

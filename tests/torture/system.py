@@ -117,7 +117,7 @@ class NotNow(Exception):
 class System:
     """mutation: an object that may have contract(sql) -> sql, which is installed instead, and build, where the programs are instead.
     cache: the gateway has once_replay_cache. native: the databases have pgonce_native. services: of languages, whose clients serve HTTP: the words that
-    start their programs."""
+    start their programs, up to their frameworks."""
 
     def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None, cache=True, native=False, services=None):
         self.cache, self.native, self.services = cache, native, services or {}
@@ -361,8 +361,7 @@ class System:
         self.relays = {name: self._job(name, [self.program, "relay", "--config", config]) for name, config in configs.items()}
         for language, words in self.services.items():
             port = self.targets[language]
-            number = services_of.number_of(self.seed, language)
-            self._job(services_of.service_name(language), [*words, number, self.dsn("client-pg"), port], port)
+            self._job(services_of.service_name(language), [*words, self.dsn("client-pg"), port], port)
         consume = [self.program, "consume", "--config", configs["relay-a"]]
         self.consumer = self._job("consume", consume)
         if self.broker_kind in SHARED:

@@ -25,7 +25,7 @@ from .doors import Intent, Orders
 from .languages import LANGUAGES, ClientDoor, Missing
 from .links import Links
 from .processes import Job
-from .run import Plan, run
+from .run import Plan, Result, run
 from .test_workload import MODES, Clients, an_intent, effects, shop, watch  # pylint: disable=unused-import
 from .services import LEAVES, ServiceDoor
 from .workload import CLIENTS, GROUPS, KINDS_OF, STYLES, Workload, served
@@ -68,9 +68,10 @@ def test_without_a_wish_the_workload_has_the_doors_that_need_no_toolchain_and_wi
 
 def test_a_client_serves_http_where_its_requests_are_wanted():
     programs = {"go": ["door"], "node": ["node"]}
-    assert served(("go", "node/transaction"), programs) == {"go": ["door"]} == served(("go/http", "node/receive"), programs)
+    assert set(served(("go", "node/transaction"), programs, 1)) == {"go"} == set(served(("go/http", "node/receive"), programs, 1))
+    assert served(("node/http/fastify",), programs, 1) == {"node": ["node", "fastify"]}
     system = NoSystem()
-    system.services = served(("go", "node/receive"), programs)
+    system.services = served(("go", "node/receive"), programs, 1)
     workload = Workload(system, None, 1, doors=("go", "node/receive"), programs=programs)
     assert workload.make_door("go", 1).service.address == "the service of go" and workload.make_door("node", 1).service is None
 
@@ -83,15 +84,33 @@ def test_services_have_faults_of_their_own_and_a_schedule_without_them_is_as_it_
     assert nemesis.targets_of("kill:*-service", ("node", "python")) == ["node-service", "python-service"]
 
 
-def test_both_frameworks_of_a_language_have_their_runs():
-    assert {services.number_of(seed, "node") for seed in range(20)} == {1, 2}
-    assert [services.number_of(seed, "go") for seed in range(20)] != [services.number_of(seed, "java") for seed in range(20)]
+@pytest.mark.parametrize("named", LANGUAGES)
+def test_every_framework_and_every_driver_of_a_language_has_its_runs(named):
+    frameworks, drivers = languages.FRAMEWORKS[named], languages.DRIVERS[named]
+    assert {services.framework_of(seed, named) for seed in range(50)} == set(frameworks)
+    assert {languages.driver_of(seed, named, 1) for seed in range(50)} == set(drivers)
+    assert {languages.driver_of(7, named, number) for number in range(1, len(drivers) + 1)} == set(drivers)
+    for one in frameworks:
+        wish = ("sql", f"{named}/http/{one}", "other/http/nothing")
+        assert {services.framework_of(seed, named, wish) for seed in range(5)} == {one}
+    for one in drivers:
+        assert {languages.driver_of(seed, named, seed, (f"{named}/receive/{one}", named)) for seed in range(5)} == {one}
+
+
+def test_a_report_says_which_framework_and_which_drivers_it_is_about():
+    system = NoSystem()
+    system.services = {"node": ["agent", "fastify"]}
+    workload = Workload(system, None, 1, doors=("node", "go/receive/sql"), programs={"node": ["agent"], "go": ["agent"]})
+    for number in (1, 2):
+        assert workload.make_door("go", number).words == ["agent", "sql", "by client-pg"]
+        assert workload.make_door("node", number).words == ["agent", "pg", "by client-pg"]
+    assert Result(Plan(1, 2), [], clients=workload.through).through() == "; go: sql; node: fastify, pg"
 
 
 def test_what_kills_and_stops_clients_and_breaks_their_links_reaches_them():
     system = NoSystem()
     door = Workload(system, None, 1, doors=("go",), programs={"go": ["door", "client"]}).make_door("go", 2)
-    assert door.words == ["door", "client", 2, "by client-pg"]
+    assert door.words == ["door", "client", languages.driver_of(1, "go", 2), "by client-pg"]
     assert faults.process_of(system, faults.CLIENT) is faults.process_of(system, "go-*") is door.target
 
 
@@ -156,6 +175,10 @@ def test_a_door_that_nobody_knows_is_refused():
     assert command.doors("node/accounts,sql") == ("node/accounts", "sql") and command.doors("all") is None
     with pytest.raises(argparse.ArgumentTypeError, match="no such door: nodes; there are sql, .*, java"):
         command.doors("sql,nodes")
+    assert command.doors("node/http/fastify,go/receive/sql") == ("node/http/fastify", "go/receive/sql")
+    for wrong, ways in (("node/http/flask", "express, fastify, node-http, pg"), ("sql/accounts/pg", "none")):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"no such framework or driver of {wrong.split('/')[0]}: {wrong.split('/')[2]}; there are {ways}"):
+            command.doors(wrong)
 
 
 def test_a_missing_toolchain_is_named():
@@ -218,17 +241,30 @@ def language(request):
     return request.param
 
 
-@pytest.fixture
-def clients(shop, watch, tmp_path, language):  # noqa: F811
-    """As test_workload's, with two doors of this client: each by another driver, or with another pool."""
+def pairs():
+    """(language, two drivers), such that each driver is in one at least."""
+    for name in LANGUAGES:
+        drivers = languages.DRIVERS[name]
+        yield from ((name, drivers[at], drivers[(at + 1) % len(drivers)]) for at in range(0, len(drivers), 2))
+
+
+@pytest.fixture(params=pairs(), ids="-".join)
+def clients(request, shop, watch, tmp_path):  # noqa: F811
+    """As test_workload's, with two doors of one client, by these drivers."""
+    language, *drivers = request.param
+    if language not in WANTED:
+        pytest.skip(f"{language} is not in PGONCE_CLIENT_DOORS: `make test-clients` runs it")
     each = Clients(shop, watch, tmp_path)
+    each.language = language
     words = languages.prepared([language])[language]
     with contextlib.ExitStack() as stack:
         links, port = Links(), free_port()
         stack.callback(links.destroy)
         links.add("client-pg", port, shop.server.directory / f".s.PGSQL.{PORT}")
         dsn = f"hostaddr=127.0.0.1 port={port} dbname={shop.name} user=postgres connect_timeout=3"
-        each.one, each.other = (ClientDoor(language, number, words, dsn, tmp_path / f"{language}-{number}.log") for number in (1, 2))
+        each.one, each.other = (
+            ClientDoor(language, number, [*words, driver], dsn, tmp_path / f"{language}-{number}.log") for number, driver in enumerate(drivers, 1)
+        )
         for door in (each.sql, each.lib, each.run, each.one, each.other):
             stack.callback(door.close)
         yield each
@@ -244,8 +280,8 @@ def each_number(language):
 
 
 @pytest.mark.parametrize("door, other", [("one", "sql"), ("sql", "one"), ("other", "lib"), ("one", "other"), ("other", "one")])
-def test_what_a_client_did_every_door_replays_and_the_other_way_round(shop, clients, language, door, other):  # noqa: F811
-    for number, mode, scope in each_number(language):
+def test_what_a_client_did_every_door_replays_and_the_other_way_round(shop, clients, door, other):  # noqa: F811
+    for number, mode, scope in each_number(clients.language):
         intent = an_intent(mode, scope, number)
         first, again = clients.attempt(door, intent), clients.attempt(other, intent)
         assert first.verdict == again.verdict == "acknowledged" and again.replayed and not first.replayed, (mode, first, again)
@@ -255,15 +291,15 @@ def test_what_a_client_did_every_door_replays_and_the_other_way_round(shop, clie
 
 
 @pytest.mark.parametrize("door", ["one", "other"])
-def test_a_failure_for_good_takes_its_effect_back_and_one_for_now_leaves_nothing(shop, clients, language, door):  # noqa: F811
-    for number, mode, scope in each_number(language):
+def test_a_failure_for_good_takes_its_effect_back_and_one_for_now_leaves_nothing(shop, clients, door):  # noqa: F811
+    for number, mode, scope in each_number(clients.language):
         final = an_intent(mode, scope, number, final=True)
         first, again, by_sql = clients.attempt(door, final), clients.attempt(door, final), clients.attempt("sql", final)
         assert (first.verdict, first.status, first.replayed) == ("acknowledged", 422, False) and first.body, (mode, first)
         for each in (again, by_sql):
             assert (each.verdict, each.status, each.body, each.replayed) == ("acknowledged", 422, first.body, True), (mode, each)
         assert effects(shop) == []
-    for number, mode, scope in each_number(language):
+    for number, mode, scope in each_number(clients.language):
         passing = an_intent(mode, scope, 10 + number)
         for _ in range(2):  # one is released, the other reported
             assert clients.attempt(door, passing, retry=True).verdict == "failed"
@@ -272,9 +308,9 @@ def test_a_failure_for_good_takes_its_effect_back_and_one_for_now_leaves_nothing
 
 
 @pytest.mark.parametrize("door", ["one", "other"])
-def test_what_a_client_was_given_is_stored_byte_for_byte(shop, clients, language, door):  # noqa: F811
+def test_what_a_client_was_given_is_stored_byte_for_byte(shop, clients, door):  # noqa: F811
     for number, (way, style) in enumerate([(way, style) for way in ("body", "text", "json") for style in (None, *STYLES)], 1):
-        mode, scope = modes_of(language)[number % len(modes_of(language))] if way != "json" else ("transaction", "accounts")
+        mode, scope = modes_of(clients.language)[number % len(modes_of(clients.language))] if way != "json" else ("transaction", "accounts")
         intent = an_intent(mode, scope, number)
         intent = dataclasses.replace(intent, payload=json.dumps(json.loads(intent.payload) | {"style": style}))
         first, again, by_sql = clients.attempt(door, intent, way=way), clients.attempt(door, intent), clients.attempt("sql", intent)
@@ -305,11 +341,11 @@ def test_an_error_that_an_effect_swallows_commits_nothing(shop, clients, door): 
     assert clients.attempt(door, intent).verdict == "acknowledged"
 
 
-def test_a_client_that_dies_in_the_middle_claims_to_know_nothing_and_another_goes_on(shop, clients, language):  # noqa: F811
+def test_a_client_that_dies_in_the_middle_claims_to_know_nothing_and_another_goes_on(shop, clients):  # noqa: F811
     ends = {"transaction": "acknowledged", "fenced": "acknowledged", "verified": "acknowledged", "doubtful": "in_doubt"}
     steps = {"transaction": ("begun", "written"), "fenced": ("claimed", "written"), "verified": ("claimed", "done"), "doubtful": ("claimed", "done")}
     number = 0
-    for _, mode, scope in each_number(language):
+    for _, mode, scope in each_number(clients.language):
         for step in steps[mode]:
             number += 1
             intent = an_intent(mode, scope, number)
@@ -325,9 +361,9 @@ def die_in_commit(shop):  # noqa: F811
     shop.execute("CREATE CONSTRAINT TRIGGER die AFTER INSERT ON torture.effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torture.die()")
 
 
-def test_a_connection_that_is_lost_in_commit_leaves_nothing_and_no_doubt(shop, clients, language):  # noqa: F811
+def test_a_connection_that_is_lost_in_commit_leaves_nothing_and_no_doubt(shop, clients):  # noqa: F811
     die_in_commit(shop)
-    intents = [an_intent(mode, scope, number) for number, mode, scope in each_number(language) if mode in ("transaction", "fenced")]
+    intents = [an_intent(mode, scope, number) for number, mode, scope in each_number(clients.language) if mode in ("transaction", "fenced")]
     for intent in intents:
         assert clients.attempt("one", intent).verdict in ("unknown", "failed")
         assert effects(shop) == [] and shop.rows("SELECT 1 FROM once.intent WHERE state = 'in_doubt'") == []
@@ -360,11 +396,11 @@ def test_a_client_is_killed_from_outside_and_started_again(shop, clients):  # no
 
 
 class Served:
-    """The service of a client, under one of its numbers, and a door to it."""
+    """The service of a client, behind one of its frameworks, and a door to it."""
 
-    def __init__(self, language, number, watch, dsn, directory):  # noqa: F811
-        port = free_port()
-        words = [*languages.prepared([language])[language], number, dsn, port]
+    def __init__(self, language, framework, watch, dsn, directory):  # noqa: F811
+        self.language, port = language, free_port()
+        words = [*languages.prepared([language])[language], framework, dsn, port]
         self.job, self.attempts = Job(f"{language}-service", words, directory / "service.log", listens=port), 0
         self.door = ServiceDoor(("127.0.0.1", port), watch)
 
@@ -393,15 +429,15 @@ class Served:
         self.job.destroy()
 
 
-@pytest.fixture(params=[1, 2], ids=["odd", "even"])
-def service(request, language, shop, watch, tmp_path):  # noqa: F811
-    if language == "java" and request.param == 2:
-        pytest.skip("its service is the same under both numbers")
+@pytest.fixture(params=[(name, framework) for name in LANGUAGES for framework in languages.FRAMEWORKS[name]], ids="-".join)
+def service(request, shop, watch, tmp_path):  # noqa: F811
+    if request.param[0] not in WANTED:
+        pytest.skip(f"{request.param[0]} is not in PGONCE_CLIENT_DOORS: `make test-clients` runs it")
     with contextlib.ExitStack() as stack:
         links, port = Links(), free_port()
         stack.callback(links.destroy)
         links.add("client-pg", port, shop.server.directory / f".s.PGSQL.{PORT}")
-        made = Served(language, request.param, watch, f"hostaddr=127.0.0.1 port={port} dbname={shop.name} user=postgres connect_timeout=3", tmp_path)
+        made = Served(*request.param, watch, f"hostaddr=127.0.0.1 port={port} dbname={shop.name} user=postgres connect_timeout=3", tmp_path)
         stack.callback(made.close)
         made.start()
         yield made
@@ -444,8 +480,8 @@ def test_a_client_that_hangs_up_or_a_service_that_is_killed_leaves_one_effect_in
 
 
 @pytest.mark.parametrize("mode, scope", [("endpoint", "endpoints"), ("leased", "leases")])
-def test_an_effect_elsewhere_behind_a_service_has_its_answer_or_leaves_a_doubt(shop, service, language, mode, scope):  # noqa: F811
-    if mode not in {kind.mode for kind in KINDS_OF[language]}:
+def test_an_effect_elsewhere_behind_a_service_has_its_answer_or_leaves_a_doubt(shop, service, mode, scope):  # noqa: F811
+    if mode not in {kind.mode for kind in KINDS_OF[service.language]}:
         pytest.skip("its service has no such door")
     made = lambda: shop.value("SELECT count(*) FROM torture.ledger")  # noqa: E731
     intent = an_intent(mode, scope)
@@ -458,13 +494,13 @@ def test_an_effect_elsewhere_behind_a_service_has_its_answer_or_leaves_a_doubt(s
     final = an_intent(mode, scope, 2, final=True)
     first, again = service.attempt(final), service.attempt(final)
     assert (first.verdict, first.status, first.body) == (again.verdict, again.status, again.body) == ("acknowledged", 422, again.body) and made() == 1
-    if (language, mode) not in UNLIMITED:
+    if (service.language, mode) not in UNLIMITED:
         late = an_intent(mode, scope, 3)
         # Its time is over before its effect. It cannot know so, and who asks next learns of the doubt. In Java the client is told, and then the handler is ended.
         assert service.attempt(late, before_s=5).verdict == "unknown"
-        wait_until(lambda: language != "java" or service.attempt(late).verdict != "busy", "the end of its handler")
+        wait_until(lambda: service.language != "java" or service.attempt(late).verdict != "busy", "the end of its handler")
         assert service.attempt(late).verdict == "in_doubt" and made() == 1
-    for number, word in enumerate(languages.NEIGHBOURS[language][mode], 4):
+    for number, word in enumerate(languages.NEIGHBOURS[service.language][mode], 4):
         around = an_intent(mode, scope, number)
         first = service.attempt(around, neighbour=word)
         assert first.verdict == ("unknown" if word == "cut" else "acknowledged"), (word, first)
@@ -478,8 +514,8 @@ def test_an_effect_elsewhere_behind_a_service_has_its_answer_or_leaves_a_doubt(s
     assert shop.value("SELECT count(*) FROM torture.ledger WHERE intent = 20") == 1
 
 
-def test_whatever_is_around_an_effect_there_is_one_with_its_whole_answer_or_none(shop, service, language):  # noqa: F811
-    words = languages.NEIGHBOURS.get(language, {}).get("http", ())
+def test_whatever_is_around_an_effect_there_is_one_with_its_whole_answer_or_none(shop, service):  # noqa: F811
+    words = languages.NEIGHBOURS.get(service.language, {}).get("http", ())
     for number, word in enumerate(words, 1):
         intent = an_intent("http", "requests", number)
         first = service.attempt(intent, neighbour=word)

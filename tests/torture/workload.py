@@ -23,8 +23,8 @@ from .branch import Branch
 from .decisions import Operator
 from .doors import Intent, Orders
 from .dumps import Dumper
-from .languages import LANGUAGES, NEIGHBOURS, ClientDoor
-from .services import TARGETS, ServiceDoor
+from .languages import LANGUAGES, NEIGHBOURS, ClientDoor, driver_of
+from .services import TARGETS, ServiceDoor, framework_of
 from .messages import MessageDoor
 from .reborn import Reborn
 
@@ -268,15 +268,15 @@ def uuid7(draw, days_ago=0):
 
 
 def is_wanted(wish, door, kind):
-    """wish: what to use, "door", "door/mode" or "door/scope"; None: all of GROUPS."""
+    """wish: what to use, "door", "door/mode" or "door/scope", or one of these and a driver or framework; None: all of GROUPS."""
     if wish is None:
         return door in GROUPS
-    return not {door, f"{door}/{kind.mode}", f"{door}/{kind.scope}"}.isdisjoint(wish)
+    return not {door, f"{door}/{kind.mode}", f"{door}/{kind.scope}"}.isdisjoint("/".join(each.split("/")[:2]) for each in wish)
 
 
-def served(wish, programs):
-    """Of the programs of languages, those whose HTTP services are needed."""
-    return {name: words for name, words in programs.items() if any(kind.mode in TARGETS and is_wanted(wish, name, kind) for kind in KINDS_OF[name])}
+def served(wish, programs, seed):
+    """Of the programs of languages, those whose HTTP services are needed, each with its framework."""
+    return {name: [*words, framework_of(seed, name, wish)] for name, words in programs.items() if any(kind.mode in TARGETS and is_wanted(wish, name, kind) for kind in KINDS_OF[name])}
 
 
 class Workload:
@@ -289,6 +289,7 @@ class Workload:
         self.doors = doors
         self.lock = threading.Lock()
         self.states, self.intents = {}, {}
+        self.through = {}  # of languages: the framework of its service, and the drivers of its processes
         self.open = {}  # door: how many of its intents have no answer yet
         self.placing = self.hastening = False
         self.days_open = True  # keys of past days are still taken
@@ -333,7 +334,10 @@ class Workload:
             return MessageDoor(system.broker_kind, system.broker.harness, system.broker.destination)
         if name in CLIENTS:
             service = ServiceDoor(system.service_address(name), self.watch) if name in system.services else None
-            door = ClientDoor(name, number, self.programs[name], system.dsn("client-pg"), system.directory / f"{name}-{number}.log", service)
+            driver = driver_of(self.seed, name, number, self.doors)
+            door = ClientDoor(name, number, [*self.programs[name], driver], system.dsn("client-pg"), system.directory / f"{name}-{number}.log", service)
+            ways = self.through.setdefault(name, [system.services[name][-1]] if name in system.services else [])
+            ways += [driver] if driver not in ways else []
         elif name == "lib":
             door = doors.LibDoor(f"lib-{number}", system.build / "tests/torture/torture_client", system.dsn("client-pg"), system.directory / f"lib-{number}.log")
         else:

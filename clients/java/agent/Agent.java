@@ -13,7 +13,7 @@ import javax.sql.DataSource;
 
 /**
  * The agent of the Java clients (spec/cases/README.md): Agent CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another. DRIVER is jdbc, spring
- * or spring-jpa, or a number: odd ones have a pool (HikariCP), even ones a connection for each transaction. With a PORT it serves HTTP there, for the torture.
+ * or spring-jpa; or hikari (a small pool) or plain (a connection for each transaction). With a PORT it serves HTTP there, for the torture.
  */
 public final class Agent {
     private static final int CONNECTIONS = 8;
@@ -25,7 +25,7 @@ public final class Agent {
         if (driver.startsWith("spring")) {
             return new Calls(new Web(driver.endsWith("jpa"), dsn), converse);
         }
-        DataSource source = Door.source(driver.equals("jdbc") ? CONNECTIONS : Integer.parseInt(driver) % 2 == 1 ? 4 : 0, dsn);
+        DataSource source = Door.source(driver.equals("jdbc") ? CONNECTIONS : driver.equals("hikari") ? 4 : 0, dsn);
         return new Calls(Once.over(source), source, converse);
     }
 

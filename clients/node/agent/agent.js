@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The agent of the Node client (spec/cases/README.md): says `ready`, and answers each line of JSON with another. With a PORT it serves HTTP there, for the torture.
+// The agent of the Node client (spec/cases/README.md): says `ready`, and answers each line of JSON with another. With a PORT it serves HTTP there, for the torture, by the framework that stands where DRIVER does.
 'use strict';
 
 const readline = require('readline');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The service of a case of spec/cases/http.json, behind the middleware of Express, Fastify or plain http.
+// A service behind the middleware of Express, Fastify or plain http: that of a case of spec/cases/http.json, or the torture's (torture.js).
 'use strict';
 
 const nodeHttp = require('http');
@@ -25,26 +25,45 @@ function optionsOf({mode, once: wanted = 'required', scope = 'conformance', tena
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }
 
-function piecesOf({body, pieces}) {
+/** The body in pieces; with `slow` there are pauses between them. broken: half of it, and then an error. */
+async function* piecesOf({body, pieces, slow, broken}) {
   const size = Math.max(1, Math.ceil(body.length / pieces));
-  return Array.from({length: Math.ceil(body.length / size)}, (_, i) => body.subarray(i * size, (i + 1) * size));
+  for (let at = 0; at < (broken ? body.length / 2 : body.length); at += size) {
+    yield body.subarray(at, at + size);
+    if (slow) await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  if (broken) throw new Error('broken off, as ordered');
 }
 
-function write(res, answer) {
+async function write(res, answer) {
   res.statusCode = answer.status;
   for (const [name, value] of answer.headers) res.appendHeader ? res.appendHeader(name, value) : res.setHeader(name, value);
-  if (answer.pieces > 1) for (const piece of piecesOf(answer)) res.write(piece);
-  res.end(answer.pieces > 1 ? undefined : answer.body);
+  if (answer.trailers) res.setHeader('Trailer', Object.keys(answer.trailers).join(', '));
+  if (answer.pieces > 1) {
+    try {
+      for await (const piece of piecesOf(answer)) res.write(piece);
+    } catch (error) {
+      if (!answer.broken) throw error;
+      return void res.destroy();
+    }
+  } else if (answer.trailers) {
+    res.write(answer.body);
+  }
+  if (answer.trailers) res.addTrailers(answer.trailers);
+  res.end(answer.pieces > 1 || answer.trailers ? undefined : answer.body);
 }
 
-/** Each starts a server for a service, and gives its port and what ends it. */
+/**
+ * Each starts a server for a service, and gives its port and what ends it. A service has a name, which is its path; a port, or any; the options of the middleware; and execute, whose
+ * answer is a status, headers as pairs, a body and the number of its pieces.
+ */
 const FRAMEWORKS = {
   express: async (client, service) => {
     const app = theirs('express')();
     app.all(`/${service.name}`, client.express(service.options), theirs('express').json(), async (req, res) => write(res, await service.execute(req)));
-    // Express prints the stack of an error; the cases throw on purpose.
+    // Express prints the stack of an error; these are thrown on purpose.
     app.use((error, req, res, next) => res.status(error.status ?? 500).end());
-    const server = app.listen(0, '127.0.0.1');
+    const server = app.listen(service.port ?? 0, '127.0.0.1');
     return [await listening(server), closing(server)];
   },
   fastify: async (client, service) => {
@@ -58,15 +77,16 @@ const FRAMEWORKS = {
         const answer = await service.execute(request);
         reply.code(answer.status);
         for (const [name, value] of answer.headers) reply.header(name, reply.getHeader(name) !== undefined ? [reply.getHeader(name), value].flat() : value);
+        for (const [name, value] of Object.entries(answer.trailers ?? {})) reply.trailer(name, async () => value);
         return reply.send(answer.pieces > 1 ? Readable.from(piecesOf(answer)) : answer.body.length > 0 ? answer.body : undefined);
       },
     });
-    await app.listen({port: 0, host: '127.0.0.1'});
+    await app.listen({port: service.port ?? 0, host: '127.0.0.1'});
     return [app.server.address().port, () => app.close()];
   },
   'node-http': async (client, service) => {
     const server = nodeHttp.createServer(client.http(service.options, async (req, res) => write(res, await service.execute(req))));
-    server.listen(0, '127.0.0.1');
+    server.listen(service.port ?? 0, '127.0.0.1');
     return [await listening(server), closing(server)];
   },
 };
@@ -122,4 +142,4 @@ class Service {
   }
 }
 
-module.exports = {Service, bytesOf};
+module.exports = {FRAMEWORKS, Service, bytesOf};

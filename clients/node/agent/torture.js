@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: PostgreSQL
 // The orders of the torture (documented in tests/torture/languages.py). All calls are the client's; only the effects are the agent's own SQL.
-// With a port it serves HTTP there (services.py): Express under an odd number, node:http under an even one.
+// With a port it serves HTTP there (tests/torture/services.py), by the framework that the agent is told instead of a driver (services.js).
 'use strict';
 
 const {randomUUID} = require('crypto');
-const {createServer} = require('http');
 
-const {driver: number, once, pool, servesAt, theirs} = require('./world');
+const {FRAMEWORKS} = require('./services');
+const {driver: framework, once, pool, servesAt, theirs} = require('./world');
 const {Failed, FinalFailure, OnceError, OutcomeUnknown} = theirs('./index.js');
 
 const DEADLINE_MS = 6000;
@@ -169,49 +169,29 @@ async function received(order) {
   }
 }
 
-/** The handler of a request that the middleware has let in. */
-async function requested(req, res) {
-  const order = {...orderOf(req), payload: req.rawBody.toString()};
+/** The answer to a request that the middleware has let in. */
+async function execute(req) {
+  const order = {...orderOf(req), payload: (req.rawBody ?? req.body).toString()};
   let body;
   try {
     body = await advance(order, req.pgonce.tx, req.pgonce.emit);
   } catch (error) {
     if (!(error instanceof NotNow) || order.attempt % 2 === 0) throw error;
-    res.writeHead(503, {'X-Done': 'no'}).end();
-    return;
+    return {status: 503, headers: [['X-Done', 'no']], body: ''};
   }
-  const [status, type, said] = order.end === 'final' ? [422, 'text/plain', Buffer.from(randomUUID())] : [201, 'application/octet-stream', body];
-  await (AROUND[order.neighbour] ?? plainly)(res, status, {'Content-Type': type}, said);
+  const said = order.end === 'final' ? {status: 422, type: 'text/plain', body: Buffer.from(randomUUID())} : {status: 201, type: 'application/octet-stream', body};
+  return {...said, headers: [['Content-Type', said.type]], ...AROUND[order.neighbour]?.(said.body)};
 }
 
-const plainly = (res, status, headers, body) => void res.writeHead(status, headers).end(body);
 const AROUND = {
-  async pieces(res, status, headers, body) {
-    res.writeHead(status, headers);
-    for (let at = 0; at < 3; at++) {
-      res.write(body.subarray((at * body.length) / 3, ((at + 1) * body.length) / 3));
-      await pause(10);
-    }
-    res.end();
-  },
-  destroy(res, status, headers, body) {
-    res.writeHead(status, headers).write(body.subarray(0, body.length / 2));
-    res.destroy();
-  },
-  trailers(res, status, headers, body) {
-    res.writeHead(status, {...headers, Trailer: 'X-Sum'}).write(body);
-    res.addTrailers({'X-Sum': String(body.length)});
-    res.end();
-  },
+  pieces: () => ({pieces: 3, slow: true}),
+  destroy: () => ({pieces: 2, broken: true}),
+  trailers: (body) => ({trailers: {'X-Sum': String(body.length)}}),
 };
 
 function serve() {
-  const protect = {scope: 'requests', handlerMs: 4000, tenant: (req) => orderOf(req).tenant};
-  if (Number(number) % 2 === 0) return createServer(once.http(protect, requested)).listen(servesAt, '127.0.0.1');
-  const app = theirs('express')();
-  app.set('env', 'test'); // it prints no errors
-  app.post('/requests', once.express(protect), requested);
-  return app.listen(servesAt, '127.0.0.1');
+  const options = {scope: 'requests', handlerMs: 4000, tenant: (req) => orderOf(req).tenant};
+  return FRAMEWORKS[framework](once, {name: 'requests', port: Number(servesAt), options, execute});
 }
 
 async function answer(order) {

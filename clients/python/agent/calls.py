@@ -10,6 +10,7 @@ from pgonce import errors
 
 from cases import body_of, bytes_of, outcome_of, request_of, said
 from drivers import AsyncDoor, opened
+from torture import Orders
 
 CODES = {
     errors.Mismatch: "mismatch", errors.Active: "active", errors.InDoubt: "in_doubt", errors.Expired: "expired", errors.FinalFailure: "final_failure",
@@ -146,9 +147,8 @@ class Calls:
     def serve(self, order):
         import frameworks  # pylint: disable=import-outside-toplevel  # which takes as long to load as all the rest
 
-        name = f"asgi-{self.driver}" if order["framework"] == "starlette" else order["framework"]
         url = frameworks.AWAY if order["location"].get("database") == "away" else self.url
-        self.serving = frameworks.SERVICES[name].serving(order, url)
+        self.serving = frameworks.serving(order, order["framework"], self.driver, url)
         port, self.script = self.serving.__enter__()  # pylint: disable=unnecessary-dunder-call
         return {"port": port}
 
@@ -177,10 +177,13 @@ def refused(error):
 
 def serve(lines, driver, url):
     with opened(driver, url) as door:
-        calls = Calls(driver, door, url)
+        calls, orders = Calls(driver, door, url), Orders(door, url)
         print("ready", flush=True)
         for line in lines:
             order = json.loads(line)
+            if "call" not in order:
+                print(orders.answer(order), flush=True)
+                continue
             try:
                 answer = {"result": getattr(calls, order["call"])(order)}
             except Exception as error:  # pylint: disable=broad-except

@@ -39,6 +39,8 @@ def alchemy_url(driver, url):
 class Door:
     """pool: what the client is given. execute: a statement by the driver's own means, in the caller's transaction."""
 
+    client = pgonce
+
     def __init__(self, pool, text=str):
         self.pool, self.text = pool, text
 
@@ -87,6 +89,8 @@ class Held:
 
 
 class AsyncDoor(Door):
+    client = pgonce.aio
+
     def __init__(self, pool, loop, text=str):
         super().__init__(pool, text)
         self.loop = loop
@@ -122,18 +126,19 @@ class AsyncDoor(Door):
                 yield tx
 
 
+WITHIN = {"timeout": 3}  # of asyncpg, which does not read connect_timeout
 NAMES = ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg2", "sqlalchemy-async-psycopg", "sqlalchemy-async-asyncpg")
 
 
 @contextlib.contextmanager
-def opened(name, url, size=8):
-    """url: postgresql://... by TCP, so that a forwarder may stand in between."""
+def opened(name, url, size=8, patience_s=10):
+    """url: postgresql://... by TCP, so that a forwarder may stand in between. patience_s: for a free connection."""
     if name == "psycopg":
-        with psycopg_pool.ConnectionPool(url, open=True, min_size=0, max_size=size, timeout=10) as pool:
+        with psycopg_pool.ConnectionPool(url, open=True, min_size=0, max_size=size, timeout=patience_s, reconnect_timeout=1) as pool:
             yield Door(pool)
         return
     if name.startswith("sqlalchemy-psycopg"):
-        engine = sqlalchemy.create_engine(alchemy_url(name.split("-")[-1], url), pool_size=size)
+        engine = sqlalchemy.create_engine(alchemy_url(name.split("-")[-1], url), pool_size=size, pool_timeout=patience_s)
         yield Door(sessionmaker(engine), sqlalchemy.text)
         engine.dispose()
         return
@@ -142,7 +147,7 @@ def opened(name, url, size=8):
         if name == "psycopg-async":
 
             async def make():
-                pool = psycopg_pool.AsyncConnectionPool(url, open=False, min_size=0, max_size=size, timeout=10)
+                pool = psycopg_pool.AsyncConnectionPool(url, open=False, min_size=0, max_size=size, timeout=patience_s, reconnect_timeout=1)
                 await pool.open()
                 return pool
 
@@ -152,13 +157,15 @@ def opened(name, url, size=8):
         elif name == "asyncpg":
 
             async def make_asyncpg():
-                return await asyncpg.create_pool(url, min_size=0, max_size=size)
+                return await asyncpg.create_pool(url.split("?")[0], min_size=0, max_size=size, **WITHIN)
 
             pool = loop.wait(make_asyncpg())
             yield AsyncDoor(pool, loop)
             pool.terminate()
         else:
-            engine = create_async_engine(alchemy_url(name.split("-")[-1], url), pool_size=size)
+            driver = name.split("-")[-1]
+            more = {"connect_args": WITHIN} if driver == "asyncpg" else {}
+            engine = create_async_engine(alchemy_url(driver, url.split("?")[0] if more else url), pool_size=size, pool_timeout=patience_s, **more)
             yield AsyncDoor(async_sessionmaker(engine), loop, sqlalchemy.text)
             loop.wait(engine.dispose())
     finally:

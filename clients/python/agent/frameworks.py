@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The service of a case behind each middleware, on a real port: Starlette and FastAPI under uvicorn, Flask and Django under
-werkzeug's threads."""
+"""A service behind each middleware: Starlette and FastAPI under uvicorn, Flask and Django under werkzeug's threads. It is that of a case of spec/cases
+(Script), on any port, or the torture's (torture_service.py).
+
+A service has `options`, those of the middleware, and `answer(tx, headers, body, door)`, a coroutine that gives a status, headers as pairs, and the body: bytes, or an iterator of pieces.
+It awaits nothing if the framework is a blocking one."""
 
 import asyncio
 import contextlib
@@ -8,29 +11,34 @@ import json
 import socket
 import threading
 
-import asyncpg
 import django
-import psycopg_pool
 import uvicorn
 import werkzeug.serving
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
+from fastapi import FastAPI, Request
 from flask import Flask, Response, g
+from flask import request as flask_request
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import Response as StarletteResponse
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+import pgonce
 import pgonce.aio
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
 from cases import bytes_of
+from drivers import opened
+from torture import Door, at_once, execute, settle
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 PATIENCE_S = 20
+CONNECTIONS = 8
+AWAY = "postgresql://postgres@127.0.0.1:1/away?connect_timeout=2"
 
 
 def free_port():
@@ -60,7 +68,7 @@ class Script:
     """What the executions of a case's service do, in turn."""
 
     def __init__(self, case):
-        self.name, self.parts = case["name"], case.get("service") or [{}]
+        self.name, self.parts, self.options = case["name"], case.get("service") or [{}], options_of(case.get("location", {}))
         self.runs = 0
         self.lock = threading.Lock()
         self.begun, self.released = threading.Semaphore(0), threading.Event()
@@ -70,210 +78,106 @@ class Script:
             self.runs += 1
             return self.runs, self.parts[min(self.runs, len(self.parts)) - 1]
 
-    def answer(self, number, part):
-        """status, headers as pairs, the body in pieces"""
+    async def answer(self, tx, _headers, _body, door):
+        number, part = self.next()
+        if tx is not None and part.get("effect", True):
+            await execute(tx, f"INSERT INTO effect (key) VALUES ('{self.name}')")
+        if tx is not None and "emit" in part:
+            await settle(door.client.emit(tx, part["emit"], {}))
+        if part.get("hold"):
+            self.begun.release()
+            assert await settle(asyncio.to_thread(self.released.wait, PATIENCE_S) if door.is_async else self.released.wait(PATIENCE_S))
         if "throw" in part:
             raise RuntimeError(part["throw"])
         body = bytes_of(part)
         body = json.dumps({"execution": number}).encode() if body is None else body
         count = part.get("pieces", 1)
         size = -(-len(body) // count) or 1
-        pieces = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
-        return part.get("status", 201), part.get("headers", [["Content-Type", "application/json"]]), pieces
-
-    @property
-    def sql(self):
-        return f"INSERT INTO effect (key) VALUES ('{self.name}')"
-
-    def hold(self, part):
-        if part.get("hold"):
-            self.begun.release()
-            assert self.released.wait(PATIENCE_S)
-
-    async def hold_async(self, part):
-        if part.get("hold"):
-            self.begun.release()
-            assert await asyncio.to_thread(self.released.wait, PATIENCE_S)
+        pieces = iter([body[at : at + size] for at in range(0, len(body), size)])
+        return part.get("status", 201), part.get("headers", [["Content-Type", "application/json"]]), body if count == 1 else pieces
 
 
-AWAY = "postgresql://postgres@127.0.0.1:1/away?connect_timeout=2"
+# The applications: each of a service, and of a Door with the middleware's pool.
 
 
-class Asgi:
-    framework = "starlette"
-
-    def __init__(self, driver):
-        self.driver = driver
-
-    @contextlib.contextmanager
-    def serving(self, case, url):
-        script = Script(case)
-
-        async def serve(request):
-            number, part = script.next()
-            with contextlib.suppress(Exception):
-                tx = await transaction(request)
-                if part.get("effect", True):
-                    await tx.execute(script.sql)
-                if "emit" in part:
-                    await pgonce.aio.emit(tx, part["emit"], {})
-            await script.hold_async(part)
-            status, headers, pieces = script.answer(number, part)
-            if len(pieces) > 1:
-
-                async def stream():
-                    for piece in pieces:
-                        yield piece
-
-                response = StreamingResponse(stream(), status_code=status)
-            else:
-                response = StarletteResponse(pieces[0], status_code=status)
-            response.raw_headers = [each for each in response.raw_headers if each[0] != b"content-type"]
-            response.raw_headers += [(name.encode(), value.encode()) for name, value in headers]
-            return response
-
-        pool = None
-        if self.driver != "asyncpg":
-            pool = psycopg_pool.AsyncConnectionPool(url, open=False, min_size=0, max_size=8, timeout=3)
-
-        @contextlib.asynccontextmanager
-        async def lifespan(app):
-            nonlocal pool
-            if self.driver == "asyncpg":
-                pool = await asyncpg.create_pool(url.split("?")[0], min_size=0)
-            else:
-                await pool.open()
-            yield
-            await pool.close()
-
-        app = Starlette(
-            routes=[Route("/{path:path}", serve, methods=METHODS)],
-            middleware=[Middleware(OnceMiddleware, pool=lambda: pool, **options_of(case.get("location", {})))],
-            lifespan=lifespan,
-        )
-        with loop(app) as port:
-            try:
-                yield port, script
-            finally:
-                script.released.set()
-
-
-@contextlib.contextmanager
-def loop(app):
-    """An application of ASGI under uvicorn; its port."""
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", lifespan="on"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "it did not start"
-        threading.Event().wait(0.005)
+async def answered(service, door, request):
+    """A response of Starlette's, which is FastAPI's, too."""
     try:
-        yield port
-    finally:
-        server.should_exit = True
-        thread.join()
+        tx = await transaction(request)
+    except pgonce.UsageError:  # under a lease there is none
+        tx = None
+    status, headers, body = await service.answer(tx, request.headers, await request.body(), door)
+    response = StarletteResponse(body, status_code=status) if isinstance(body, bytes) else StreamingResponse(body, status_code=status)
+    response.raw_headers = [each for each in response.raw_headers if each[0] != b"content-type"]
+    response.raw_headers += [(name.encode(), value.encode()) for name, value in headers]
+    return response
 
 
-class _Quiet(werkzeug.serving.WSGIRequestHandler):
-    def log(self, *_):
-        pass
+def starlette(service, door, pool):
+    async def serve(request):
+        return await answered(service, door, request)
+
+    return Starlette(routes=[Route("/{path:path}", serve, methods=METHODS)], middleware=[Middleware(OnceMiddleware, pool=pool, **service.options)])
 
 
-@contextlib.contextmanager
-def threads(app):
-    server = werkzeug.serving.make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def fastapi(service, door, pool):
+    app = FastAPI()
+    app.add_middleware(OnceMiddleware, pool=pool, **service.options)
+
+    @app.api_route("/{path:path}", methods=METHODS)
+    async def serve(request: Request):
+        return await answered(service, door, request)
+
+    return app
 
 
-class FlaskDoor:
-    framework = "flask"
+def flask(service, door, pool):
+    app = Flask(__name__)
+    app.logger.disabled = True
 
-    @contextlib.contextmanager
-    def serving(self, case, url):
-        script = Script(case)
-        pool = psycopg_pool.ConnectionPool(url, open=True, min_size=0, max_size=8, timeout=3)
-        app = Flask(__name__)
-        app.logger.disabled = True
+    @app.route("/<path:path>", methods=METHODS)
+    @protect(pool, **service.options)
+    def serve(path):
+        status, headers, body = at_once(service.answer(g.get("tx"), flask_request.headers, flask_request.get_data(), door))
+        response = Response(body, status=status)
+        del response.headers["Content-Type"]
+        for name, value in headers:
+            response.headers.add(name, value)
+        return response
 
-        @app.route("/<path:path>", methods=METHODS)
-        @protect(pool, **options_of(case.get("location", {})))
-        def serve(path):
-            number, part = script.next()
-            if part.get("effect", True) and "tx" in g:
-                g.tx.execute(script.sql)
-            if "emit" in part:
-                pgonce.emit(g.tx, part["emit"], {})
-            script.hold(part)
-            status, headers, pieces = script.answer(number, part)
-            response = Response(iter(pieces) if len(pieces) > 1 else pieces[0], status=status)
-            del response.headers["Content-Type"]
-            for name, value in headers:
-                response.headers.add(name, value)
-            return response
-
-        with threads(app) as port:
-            yield port, script
-            script.released.set()
-        pool.close()
+    return app
 
 
-class DjangoDoor:
-    framework = "django"
-    current = {}
+class Served:
+    """By Django, which has one of each."""
 
-    @classmethod
-    def set_up(cls, said):
-        if not settings.configured:
-            settings.configure(
-                DATABASES={"default": cls.database(said)}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["pgonce.django.OnceMiddleware"],
-                PGONCE={}, LOGGING_CONFIG=None, SECRET_KEY="test", DATA_UPLOAD_MAX_MEMORY_SIZE=None,
-            )  # fmt: skip
-            django.setup()
+    service = door = None
 
-    @staticmethod
-    def database(said):
-        return {"ENGINE": "django.db.backends.postgresql", "NAME": said["database"], "HOST": said["host"], "PORT": said["port"], "USER": said["user"], "CONN_MAX_AGE": 0}
 
-    @contextlib.contextmanager
-    def serving(self, case, url):
-        script = Script(case)
-        host, port, name = url.split("@")[1].split("?")[0].replace("/", ":").split(":")
-        said = {"host": host, "port": port, "user": "postgres", "database": name}
-        self.set_up(said)
-        from django.db import connections
+def django_application(service, door, url, **more):
+    """url: of the database, to which Django connects by itself. more: its options, such as a pool."""
+    host, port, name = url.split("@")[1].split("?")[0].replace("/", ":").split(":")
+    database = {"ENGINE": "django.db.backends.postgresql", "NAME": name, "HOST": host, "PORT": port, "USER": "postgres", "CONN_MAX_AGE": 0, "OPTIONS": {"connect_timeout": 3, **more}}
+    if not settings.configured:
+        settings.configure(
+            DATABASES={"default": database}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["pgonce.django.OnceMiddleware"],
+            PGONCE={}, LOGGING_CONFIG=None, SECRET_KEY="test", DATA_UPLOAD_MAX_MEMORY_SIZE=None,
+        )  # fmt: skip
+        django.setup()
+    from django.db import connections
 
-        connections.databases["default"].update(self.database(said))
-        settings.PGONCE = options_of(case.get("location", {}))
-        DjangoDoor.current["script"] = script
-        with threads(WSGIHandler()) as at:
-            yield at, script
-            script.released.set()
+    connections.databases["default"].update(database)
+    settings.PGONCE = service.options
+    Served.service, Served.door = service, door
+    return WSGIHandler()
 
 
 def django_view(request, path):
     from django.db import connection
 
-    script = DjangoDoor.current["script"]
-    number, part = script.next()
-    if part.get("effect", True) and connection.in_atomic_block:
-        with connection.cursor() as cursor:
-            cursor.execute(script.sql)
-    if "emit" in part:
-        pgonce.emit(connection, part["emit"], {})
-    script.hold(part)
-    status, headers, pieces = script.answer(number, part)
-    if len(pieces) > 1:
-        response = StreamingHttpResponse(iter(pieces), status=status)
-    else:
-        response = HttpResponse(pieces[0], status=status)
+    tx = connection if connection.in_atomic_block else None
+    status, headers, body = at_once(Served.service.answer(tx, request.headers, request.body, Served.door))
+    response = HttpResponse(body, status=status) if isinstance(body, bytes) else StreamingHttpResponse(body, status=status)
     del response["Content-Type"]
     for name, value in headers:
         response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
@@ -290,4 +194,64 @@ def __getattr__(name):
     return [re_path("^(?P<path>.*)$", csrf_exempt(django_view))]
 
 
-SERVICES = {"asgi-psycopg": Asgi("psycopg"), "asgi-asyncpg": Asgi("asyncpg"), "flask": FlaskDoor(), "django": DjangoDoor()}
+APPLICATIONS = {"starlette": starlette, "fastapi": fastapi, "flask": flask}
+
+
+# The servers.
+
+
+def uvicorn_of(app, port):
+    return uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", lifespan="on"))
+
+
+class _Quiet(werkzeug.serving.WSGIRequestHandler):
+    def log(self, *_):
+        pass
+
+
+def threads_of(app, port):
+    return werkzeug.serving.make_server("127.0.0.1", port, app, threaded=True, request_handler=_Quiet)
+
+
+@contextlib.contextmanager
+def loop(app, its):
+    """An application of ASGI under uvicorn, in the loop of its pool; its port."""
+    port = free_port()
+    server = uvicorn_of(app, port)
+    done = asyncio.run_coroutine_threadsafe(server.serve(), its)
+    while not server.started:
+        assert not done.done(), "it did not start"
+        threading.Event().wait(0.005)
+    try:
+        yield port
+    finally:
+        server.should_exit = True
+        done.result(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def threads(app):
+    server = threads_of(app, 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def serving(case, framework, driver, url):
+    """The port and the Script of a case's service."""
+    script = Script(case)
+    with contextlib.ExitStack() as stack:
+        if framework == "django":
+            port = stack.enter_context(threads(django_application(script, Door(pgonce, None), url)))
+        else:
+            over = stack.enter_context(opened(driver, url, CONNECTIONS, patience_s=3))
+            app = APPLICATIONS[framework](script, Door(over.client, over.transaction), over.pool)
+            port = stack.enter_context(threads(app) if framework == "flask" else loop(app, over.loop.loop))
+        stack.callback(script.released.set)
+        yield port, script

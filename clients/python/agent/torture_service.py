@@ -1,30 +1,20 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The HTTP service of the Python client, for the torture (tests/torture/services.py): Flask over psycopg under an odd number, Starlette over asyncpg under an
-even one. A handler does what blocking.py's effects do."""
+"""The HTTP service of the Python client, for the torture (tests/torture/services.py): a framework of frameworks.py over a driver of drivers.py, or Django with its
+own pool. A handler does what torture.py's effects do."""
 
 import asyncio
+import contextlib
 import time
 import uuid
 
-import flask
-import psycopg_pool
-import uvicorn
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
-from werkzeug.serving import make_server
+import pgonce
 
-from pgonce import asgi
-from pgonce.flask import protect
-
-import asynchronous
-import blocking
 from common import DEADLINE_S, NotNow, is_answered, order_of
+from drivers import opened
+from frameworks import APPLICATIONS, CONNECTIONS, django_application, threads_of, uvicorn_of
+from torture import Door
 
-CONNECTIONS = 8
-OPTIONS = {"scope": "requests", "tenant": lambda request: order_of(request.headers)["tenant"], "deadline": DEADLINE_S, "handler_ms": 4000}
-BYTES = "application/octet-stream"
+BYTES = [["Content-Type", "application/octet-stream"]]
 IN_PIECES = ("pieces", "destroy")
 
 
@@ -38,62 +28,45 @@ def slowly(body, neighbour):
     yield body[len(body) // 2 :]
 
 
-def wsgi(dsn):
-    """A WSGI application."""
-    pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=CONNECTIONS, timeout=3, reconnect_timeout=1, open=True)
-    app = flask.Flask("torture")
+class Requests:
+    options = {"scope": "requests", "tenant": lambda request: order_of(request.headers)["tenant"], "deadline": DEADLINE_S, "handler_ms": 4000}
 
-    @app.post("/requests")
-    @protect(pool, **OPTIONS)
-    def requests():
-        order = order_of(flask.request.headers) | {"payload": flask.request.get_data().decode()}
-        neighbour = order["neighbour"]
-        if neighbour == "second":
-            with pool.connection():
-                pass
+    @staticmethod
+    async def answer(tx, headers, body, door):
+        order = order_of(headers) | {"payload": body.decode()}
         try:
-            body = blocking.Door.advance(order, flask.g.tx)
+            made = await door.advance(order, tx)
         except NotNow:
             if is_answered(order):
-                return flask.Response("{}", 503, {"X-Done": "no"})
+                return 503, [["X-Done", "no"]], b"{}"
             raise
-        if neighbour == "commit":
-            flask.g.tx.execute("COMMIT")
         if order["end"] == "final":
-            return flask.Response(str(uuid.uuid4()), 422)
-        return flask.Response(slowly(body, neighbour) if neighbour in IN_PIECES else body, 201, mimetype=BYTES)
-
-    return app
+            return 422, [["Content-Type", "text/plain"]], str(uuid.uuid4()).encode()
+        return 201, BYTES, slowly(made, order["neighbour"]) if order["neighbour"] in IN_PIECES else made
 
 
-async def requests(request):
-    order = order_of(request.headers) | {"payload": (await request.body()).decode()}
-    neighbour, tx = order["neighbour"], await asgi.transaction(request)
-    if neighbour == "second":
-        async with request.app.state.pool.acquire():
-            pass
+@contextlib.contextmanager
+def second_of_django():
+    """Another connection of its pool."""
+    from django.db import connections
+
+    connection = connections.create_connection("default")
     try:
-        body = await asynchronous.Door.advance(order, tx)
-    except NotNow:
-        if is_answered(order):
-            return Response("{}", 503, {"X-Done": "no"})
-        raise
-    if neighbour == "commit":
-        await tx.execute("COMMIT")
-    if order["end"] == "final":
-        return Response(str(uuid.uuid4()), 422)
-    return StreamingResponse(slowly(body, neighbour), 201, media_type=BYTES) if neighbour in IN_PIECES else Response(body, 201, media_type=BYTES)
+        yield connection
+    finally:
+        connection.close()
 
 
-async def serve_asynchronously(port, dsn):
-    pool = await asynchronous.pool_of(dsn, CONNECTIONS)
-    app = Starlette(routes=[Route("/requests", requests, methods=["POST"])], middleware=[Middleware(asgi.OnceMiddleware, pool=pool, **OPTIONS)])
-    app.state.pool = pool
-    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", lifespan="off")).serve()
-
-
-def serve(number, port, dsn):
-    if number % 2:
-        make_server("127.0.0.1", port, wsgi(dsn), threaded=True).serve_forever()
-    else:
-        asyncio.run(serve_asynchronously(port, dsn))
+def serve(name, port, url):
+    """name: FRAMEWORK-DRIVER, or django."""
+    framework, _, driver = name.partition("-")
+    if framework == "django":
+        pool = {"min_size": 0, "max_size": CONNECTIONS, "timeout": 3, "reconnect_timeout": 1}
+        threads_of(django_application(Requests, Door(pgonce, second_of_django), url, pool=pool), port).serve_forever()
+        return
+    with opened(driver, url, CONNECTIONS, patience_s=3) as over:
+        app = APPLICATIONS[framework](Requests, Door(over.client, over.transaction), over.pool)
+        if framework == "flask":
+            threads_of(app, port).serve_forever()
+        else:
+            asyncio.run_coroutine_threadsafe(uvicorn_of(app, port).serve(), over.loop.loop).result()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: PostgreSQL
 
 // The agent of the Go client (spec/cases/README.md): agent CLIENT DRIVER DSN [PORT]. It says
-// `ready`, and answers each line of JSON with another. DRIVER is pgx or sql, or an odd or even number.
-// With a PORT it serves HTTP there, for the torture.
+// `ready`, and answers each line of JSON with another. DRIVER is pgx or sql. With a PORT it serves HTTP
+// there, for the torture: net-http-pgx or net-http-sql.
 package main
 
 import (
@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -176,9 +175,8 @@ func main() {
 	if len(os.Args) > 4 {
 		port = os.Args[4]
 	}
-	number, _ := strconv.Atoi(os.Args[2])
 	over := overSQL
-	if os.Args[2] == "pgx" || number%2 == 1 {
+	if strings.HasSuffix(os.Args[2], "pgx") {
 		over = overPgx
 	}
 	if err := over(forPgx(os.Args[3]), port); err != nil {
