@@ -105,7 +105,7 @@ class Database:
 
     @staticmethod
     def connect_to(said):
-        return psycopg2.connect(said["dsn"], cursor_factory=psycopg2.extras.NamedTupleCursor)
+        return psycopg2.connect(said["dsn"], application_name="driver", cursor_factory=psycopg2.extras.NamedTupleCursor)
 
     def connect(self, autocommit=True):
         connection = self.connect_to(self.said)

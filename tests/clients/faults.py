@@ -18,7 +18,8 @@ SPELT = {
     # Its claims and reports are transactions of several statements: they are made by COMMIT.
     "java": {"start": "once.start", "claim": "COMMIT", "complete": "COMMIT", "fail": "COMMIT"},
 }
-OPEN = "FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+THEIRS = "FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'driver'"
+OPEN, IDLE = f"{THEIRS} AND xact_start IS NOT NULL", f"{THEIRS} AND xact_start IS NULL"
 
 
 class Target:
@@ -83,10 +84,11 @@ class Faults:
     def away(self, _step):
         self.forwarder.away()
 
-    def kill(self, _step):
-        (pid,) = self.database.row(f"SELECT pid {OPEN}")
-        self.database.execute("SELECT pg_terminate_backend(%s)", pid)
-        until(lambda: not self.database.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), "the backend ends")
+    def kill(self, step):
+        pids = [row.pid for row in self.database.rows(f"SELECT pid {IDLE if step.get('idle') else OPEN}")]
+        assert pids if step.get("idle") else len(pids) == 1
+        self.database.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", pids)
+        until(lambda: not self.database.rows("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", pids), "the backends end")
 
     def until(self, step):
         until(lambda: self.database.value(step["sql"]) is True, step["sql"])

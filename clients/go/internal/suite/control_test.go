@@ -169,3 +169,48 @@ func afterwards[T any](t *testing.T, connect func(testing.TB, string, ...once.Op
 	}
 	s.effects("late", 0)
 }
+
+func TestAnEffectThatEndsTheTransactionIsAnError(t *testing.T) {
+	at := newDatabase(t)
+	pool := owner(t, at)
+	client := newPgx(t, at.URL)
+	for _, how := range []string{"Commit", "Rollback"} {
+		_, err := client.Run(context.Background(), "ended", how, 1, func(ctx context.Context, tx pgx.Tx) (once.Answer, error) {
+			if err := execPgx(ctx, tx, "INSERT INTO effect (key) VALUES ('ended')"); err != nil {
+				t.Error(err)
+			}
+			ended := tx.Commit
+			if how == "Rollback" {
+				ended = tx.Rollback
+			}
+			if err := ended(ctx); !errors.Is(err, once.ErrTransactionControl) {
+				t.Errorf("%v", err)
+			}
+			return once.Text(201, ""), nil
+		})
+		if !errors.Is(err, once.ErrTransactionControl) || effects(t, pool, "ended") != 0 {
+			t.Fatalf("%v", err)
+		}
+	}
+	plain := newSQL(t, at.URL)
+	_, err := plain.Run(context.Background(), "ended", "sql", 1, func(ctx context.Context, tx sqlTx) (once.Answer, error) {
+		return once.Text(201, ""), tx.Rollback()
+	})
+	if !errors.Is(err, once.ErrTransactionControl) {
+		t.Fatalf("%v", err)
+	}
+	// A savepoint is the effect's own business.
+	_, err = client.Run(context.Background(), "ended", "nested", 1, func(ctx context.Context, tx pgx.Tx) (once.Answer, error) {
+		inner, err := tx.Begin(ctx)
+		if err == nil {
+			err = execPgx(ctx, inner, "INSERT INTO effect (key) VALUES ('nested')")
+		}
+		if err == nil {
+			err = inner.Rollback(ctx)
+		}
+		return once.Text(201, ""), err
+	})
+	if err != nil || effects(t, pool, "nested") != 0 {
+		t.Fatalf("%v", err)
+	}
+}

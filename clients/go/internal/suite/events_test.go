@@ -92,34 +92,15 @@ func caused[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 	}
 }
 
-func TestAMessageIsAppliedOnceAlsoWhereItsCommitIsLost(t *testing.T) {
+func TestAMessageWhoseEffectFailsIsNotApplied(t *testing.T) {
 	both(t, func(t *testing.T) { consumed(t, newPgx, execPgx) }, func(t *testing.T) { consumed(t, newSQL, execSQL) })
 }
 
 func consumed[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T], exec execer[T]) {
 	at := newDatabase(t)
 	pool := owner(t, at)
-	lossy, address := forwarder(t, at)
-	db := connect(t, address+asText)
+	db := connect(t, at.URL)
 	ctx := context.Background()
-	apply := func(key string) (bool, error) {
-		return db.Consume(ctx, "stock", key, "7 lamps", func(ctx context.Context, tx T) error {
-			return exec(ctx, tx, "INSERT INTO effect (key) VALUES ($1)", key)
-		})
-	}
-	for _, how := range []string{"lose_request", "lose_answer", "lose_connection_after"} {
-		for _, step := range []string{"once.receive", "INSERT INTO effect", "COMMIT"} {
-			key := strings.ReplaceAll(how+"-"+step, " ", "-")
-			rule := lossy.rule(t, "%s %s", how, step)
-			if _, err := apply(key); err != nil {
-				t.Fatalf("%s: %v", key, err)
-			}
-			lossy.fired(t, rule)
-			if again, err := apply(key); err != nil || again || effects(t, pool, key) != 1 {
-				t.Fatalf("%s: %v %v, %d effects", key, again, err, effects(t, pool, key))
-			}
-		}
-	}
 	failing := func(fails error, sql string) error {
 		_, err := db.Consume(ctx, "stock", "failing", 1, func(ctx context.Context, tx T) error {
 			_ = exec(ctx, tx, sql)

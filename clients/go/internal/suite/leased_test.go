@@ -17,7 +17,7 @@ import (
 	"pgonce.internal/once/oncepgx"
 )
 
-// LeaseMode: the handler has no connection of ours, and its answer means what the gateway reads in it.
+// LeaseMode: the handler has no connection of ours, and its answer means what the gateway reads in it. And the leases of Claim.
 
 func TestAHandlerUnderALeaseIsReadAsTheGatewayReadsIt(t *testing.T) {
 	at := newDatabase(t)
@@ -123,5 +123,32 @@ func largeFailure[T any](t *testing.T, connect func(testing.TB, string, ...once.
 		if !errors.As(err, &final) || final.Status != 402 || final.Code != "declined" || (i == 1 && (!final.Answer.Replayed || len(final.Answer.Body) > 0)) {
 			t.Fatalf("%v", err)
 		}
+	}
+}
+
+func TestALeaseThatIsClosedRunsOutAndReportsNothing(t *testing.T) {
+	both(t, func(t *testing.T) { closedLease(t, newPgx) }, func(t *testing.T) { closedLease(t, newSQL) })
+}
+
+func closedLease[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	client := connect(t, newDatabase(t).URL, once.LeaseFor(300*time.Millisecond), once.Wait(20*time.Second))
+	ctx := context.Background()
+	lease, _, err := client.Claim(ctx, "leases", "key", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Close()
+	lease.Close()
+	if !errors.Is(context.Cause(lease.Context()), context.Canceled) {
+		t.Fatalf("%v", context.Cause(lease.Context()))
+	}
+	// With a heartbeat this would wait for all of its 20 seconds.
+	next, _, err := client.Claim(ctx, "leases", "key", 1, once.Takeover(true))
+	if err != nil || next.Verdict != "processing_stale" || next.Fence <= lease.Fence {
+		t.Fatalf("%+v, %v", next, err)
+	}
+	defer next.Close()
+	if stored, err := next.Complete(ctx, once.Text(201, "done")); err != nil || !stored {
+		t.Fatal(stored, err)
 	}
 }

@@ -192,6 +192,55 @@ func transaction[T any](pool *pgxpool.Pool, at place, work func(tx T) error) err
 	return tx.Commit()
 }
 
+// both runs a test through both doors.
+func both(t *testing.T, pgxTest, sqlTest func(*testing.T)) {
+	t.Run("pgx", pgxTest)
+	t.Run("sql", sqlTest)
+}
+
+// forwarder stands between a client and the server, and loses what it is told to lose.
+func forwarder(t *testing.T, at place) (*helper, string) {
+	t.Helper()
+	var where struct {
+		Host string
+		Port int
+	}
+	h, err := startHelper(&where, filepath.Join(root, "tests/clients/forwarder.py"), at.Socket, fmt.Sprint(at.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.close)
+	return h, fmt.Sprintf("postgresql://%s@%s:%d/%s", at.User, where.Host, where.Port, at.Database)
+}
+
+func (h *helper) rule(t *testing.T, format string, args ...any) int {
+	t.Helper()
+	var said struct{ Rule int }
+	if err := h.ask(&said, format, args...); err != nil || said.Rule == 0 {
+		t.Fatal(err, said)
+	}
+	return said.Rule
+}
+
+func (h *helper) fired(t *testing.T, rule int) {
+	t.Helper()
+	var said struct{ Fired bool }
+	if err := h.ask(&said, "wait %d", rule); err != nil || !said.Fired {
+		t.Fatalf("the rule did not fire (%v)", err)
+	}
+}
+
+func effects(t *testing.T, pool *pgxpool.Pool, key string) (count int) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM effect WHERE key = $1", key).Scan(&count); err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// Statements go as text, so that the forwarder knows them by it.
+const asText = "?default_query_exec_mode=exec"
+
 type problemRow struct {
 	Status     int
 	Title      string
