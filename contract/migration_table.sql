@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Which migrations ran, and with which text; version 0 stands for the functions, views and grants as a whole.
+-- Which migrations ran, and with which text; version 0 is the functions, views and grants as a whole.
 CREATE TABLE once.migration (
     version      integer PRIMARY KEY CHECK (version >= 0),
     name         text NOT NULL,

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Under what an installation and an upgrade are made, until their transaction ends: nobody's search_path decides what is meant, and a
--- body may name what only comes after it.
+-- Settings for an installation or an upgrade, until its transaction ends: no other search_path decides which object a name means, and a
+-- function body may use objects that are created later.
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL check_function_bodies = off;

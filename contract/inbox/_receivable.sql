@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._receivable(tenant, consumer, message_id, bucket, fingerprint): the thorough look at one message, for what
+-- once._receivable(tenant, consumer, message_id, bucket, fingerprint): the thorough check of one message, for those that
 -- once.receive_many leaves over: 'new' (and its lock is held), 'duplicate', or the SQLSTATE that once.receive would raise.
 CREATE FUNCTION once._receivable(tenant text, consumer text, message_id text, bucket integer, fingerprint bytea)
 RETURNS text LANGUAGE plpgsql SET enable_seqscan = off AS $$

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.consumer_ids(consumer, tenant): by which ids the inbox remembers messages of a consumer whose ids are UUIDv7, parked
--- ones included: 'opaque', after the prefix pgonce:id: and so of no day; 'uuidv7', as they are, by their days. Empty where
--- there are none. With the other choice (birthdays of once.receive) a message would be applied again, so pgonce consume asks before it
--- begins, and whoever calls once.receive for its own consumer keeps to one of them. Raises P4000 for the consumer, P4003 for the tenant.
+-- once.consumer_ids(consumer, tenant): how the inbox stores the messages of a consumer whose ids are UUIDv7, including parked ones:
+-- 'opaque', with the prefix pgonce:id: and so without a day; 'uuidv7', unchanged, by their days. Empty if there are none. After a change
+-- of birthdays (see once.receive) a message would be applied again, so pgonce consume checks this before it starts, and a program that
+-- calls once.receive for a consumer must not change it. Raises P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once.consumer_ids(consumer text, tenant text DEFAULT '') RETURNS text[]
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off AS $$

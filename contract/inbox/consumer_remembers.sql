@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.consumer_remembers(consumer, tenant): for how long the inbox remembers a message of a consumer after it was applied, at
--- least (its scope's retention), and whether the consumer has applied, parked or reported anything here yet. A consumer that has, and
--- whose broker begins anew with older messages than that, would apply them a second time, so pgonce consume asks before it lets
--- its broker do that. Raises P4000 for the consumer, P4003 for the tenant.
+-- once_job.consumer_remembers(consumer, tenant): how long, at least, the inbox remembers a message of a consumer after it was applied
+-- (its scope's retention), and whether the consumer has applied, parked or reported anything here yet. If it has, and its broker restarts
+-- from messages older than that, they would be applied a second time, so pgonce consume checks this before it lets its broker do that.
+-- Raises P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once_job.consumer_remembers(consumer text, tenant text DEFAULT '') RETURNS TABLE (retention interval, has_run boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off AS $$

@@ -1,11 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.consumer_report(consumer, position, tenant, part): a consumer reports how far it is:
--- whatever its broker has delivered or may still deliver from before position was acknowledged, and
--- cannot come back. part names what the position is of: a partition, a queue. Nothing is deleted
--- that a consumer's oldest position still needs: see once.retention_held. NULL for position: this
--- part is no more. A consumer that never reports holds nothing back. Cheap: writes only where the
--- position moved by a second. Raises P4000, P4003, and 22023 for names of more than 2600 bytes
--- together.
+-- once.consumer_report(consumer, position, tenant, part): a consumer reports its progress: all messages that its broker has delivered or
+-- may still deliver from before position were acknowledged, and cannot come back. part names what the position belongs to: a partition, a
+-- queue. Nothing that a consumer's oldest position still needs is deleted: see once.retention_held. NULL for position: this part no
+-- longer exists. A consumer that never reports holds nothing back. Cheap: writes only if the position moved by a second. Raises P4000,
+-- P4003, and 22023 for names of more than 2600 bytes in total.
 CREATE FUNCTION once.consumer_report(consumer text, "position" timestamptz, tenant text DEFAULT '', part text DEFAULT '')
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -15,10 +13,10 @@ DECLARE
 BEGIN
     PERFORM once._check_consumer(tenant, consumer);
     part := left(coalesce(part, ''), 255);
-    IF octet_length(concat(consumer, tenant, part)) > 2600 THEN     -- what the primary key holds
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the names in a report are too long together',
+    IF octet_length(concat(consumer, tenant, part)) > 2600 THEN     -- the most that the primary key can hold
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: consumer, tenant and part are too long in total',
             DETAIL = format('they have %s bytes', octet_length(concat(consumer, tenant, part))),
-            HINT = 'consumer, tenant and part: at most 2600 bytes together.';
+            HINT = 'They may have 2600 bytes in total.';
     END IF;
     IF reached IS NULL THEN
         DELETE FROM once.consumer_position AS c
@@ -29,6 +27,6 @@ BEGIN
     VALUES (consumer, tenant, part, reached, now)
     ON CONFLICT ON CONSTRAINT consumer_position_pkey DO UPDATE
        SET "position" = excluded."position", reported_at = excluded.reported_at
-     -- Backwards at once: what may come back again must not be deleted.
+     -- Backwards at once: messages that may come again must not be deleted.
      WHERE excluded."position" < c."position" OR excluded."position" > c."position" + interval '1 second';
 END $$;

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.message_applied(consumer, tenant, message_ids): deletes parked messages, in the transaction
--- of their effect (after once.receive returned process, or duplicate). Returns how many were
--- parked. Raises P4000 for the consumer, P4003 for the tenant.
+-- once_job.message_applied(consumer, tenant, message_ids): deletes parked messages, in the transaction of their effect (after
+-- once.receive returned process, or duplicate). Returns how many were parked. Raises P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once_job.message_applied(consumer text, tenant text, message_ids text[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET jit = off AS $$
@@ -10,7 +9,7 @@ DECLARE
     deleted integer;
 BEGIN
     PERFORM once._check_consumer(tenant, consumer);
-    -- A look-up each, and then by address: see once._promote.
+    -- One look-up each, and then by address: see once._promote.
     DELETE FROM once.parked_message AS p
      USING (SELECT a.address FROM unnest(message_ids) AS u (id)
              CROSS JOIN LATERAL (SELECT k.ctid AS address FROM once.parked_message AS k

@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.message_due(consumer, tenant, take, skip_dead, lines): parked messages whose turn it is, at most `take`, in the order
--- in which they came: those whose time has come and before which none of their key is parked (with skip_dead: none that is
--- not dead); with `lines` also, behind each of them, those of its key that wait for nothing else, as many of each key, so
--- that a line is worked off in few transactions: apply them in order, and none behind one that was not applied. They are
--- locked until your transaction ends, and what another transaction has locked is left out, with what stands behind it: two
--- processes of one consumer never take the same. Then for each: once.receive, the effect, once_job.message_applied, COMMIT; or
--- once_job.message_park with one attempt more. Raises P4000 for the consumer, P4003 for the tenant.
+-- once_job.message_due(consumer, tenant, take, skip_dead, lines): parked messages to try now, at most `take`, in the order in which they
+-- came: those that are due and before which none of their key is parked (with skip_dead: none that is not dead). With `lines` also, after
+-- each of them, those of its key that wait for nothing else, the same number for each key, so that a line is applied in few transactions:
+-- apply them in order, and none after one that failed. They are locked until your transaction ends. A message locked by another
+-- transaction is left out, and so are those behind it: two processes of one consumer never take the same message. Then for each:
+-- once.receive, the effect, once_job.message_applied, COMMIT; or once_job.message_park with one more attempt. Raises P4000 for the
+-- consumer, P4003 for the tenant.
 --
--- Why it is written so: of what is due by its time most may stand behind another. Where that are many, the first of each
--- key is looked for by stepping from key to key in the index, so that ten thousand behind one dead message are one step.
+-- Why it is written so: most of the due messages may be behind another one. If there are many, the search for the first of each key steps
+-- from key to key in the index, so that ten thousand behind one dead message are one step.
 CREATE FUNCTION once_job.message_due(consumer text, tenant text, take integer, skip_dead boolean DEFAULT false,
     lines boolean DEFAULT false)
 RETURNS TABLE (message_id text, topic text, key text, headers jsonb, payload bytea, fingerprint bytea, attempts integer)
@@ -17,7 +17,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_paral
 #variable_conflict use_variable
 DECLARE
     few CONSTANT integer := 500;
-    bytes_most CONSTANT integer := 4194304;     -- of the payloads of all that follow
+    bytes_most CONSTANT integer := 4194304;     -- of the payloads of all followers
     now timestamptz := clock_timestamp();
     due integer;
     heads text[];
@@ -31,7 +31,7 @@ BEGIN
     IF (take > 0) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: take is how many messages to take, at least 1';
     END IF;
-    -- A clock that was ahead has stepped back: the waits that it began mean nothing any more. The longest is looked at.
+    -- A clock that was ahead has been set back: waits that began before are too long. Checks the longest.
     IF (SELECT p.updated_at FROM once.parked_message AS p
          WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C" AND p.state <> 'dead' AND p.next_at > now
          ORDER BY p.next_at DESC LIMIT 1) > now + interval '1 second' THEN
@@ -77,12 +77,12 @@ BEGIN
             (SELECT m.message_id, m.position FROM once.parked_message AS m
               WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C" AND m.key_hash IS NULL
                 AND m.state <> 'dead' AND m.next_at <= now ORDER BY m.key_hash, m.position LIMIT take + few))
-        -- Some more than wanted, since others may be working on the first of them.
+        -- More than wanted, since other sessions may be working on the first of them.
         SELECT array_agg(f.message_id) INTO heads
           FROM (SELECT h.message_id FROM head AS h ORDER BY h.position LIMIT take + few) AS f;
     END IF;
-    -- A fresh statement: what has ended meanwhile is not taken, what is being worked on is left out. By a look-up each and
-    -- by address: see once._promote.
+    -- A new statement: it takes no message that has gone meanwhile, and skips those that are being worked on. One look-up each, and by
+    -- address: see once._promote.
     SELECT array_agg(t.address) INTO taken
       FROM (SELECT p.ctid AS address
               FROM (SELECT a.address FROM unnest(heads) AS u (id)
@@ -113,7 +113,7 @@ BEGIN
                                 ORDER BY m.key_hash, m.position LIMIT followers) AS e
                        WINDOW line AS (ORDER BY e.position)) AS n
                 WHERE n.free AND n.bytes <= bytes_most / cardinality(taken)) AS c;
-        -- Locked too, so that nobody decides on one of them meanwhile; the line ends before one that another has locked.
+        -- Locked too, so that no operator decides on one meanwhile; the line ends before one that another session has locked.
         SELECT taken || array_agg(f.address) INTO taken
           FROM (SELECT l.address, l.place = row_number() OVER (PARTITION BY l.lane ORDER BY l.place) AS follows
                   FROM (SELECT p.ctid AS address, u.lane, u.place

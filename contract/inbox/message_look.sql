@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.message_look(consumer, tenant, message_ids[], keys[], skip_dead): what is parked says of messages, without the
--- inbox: for a consumer that works under leases (once.claim_many) and so cannot call once.receive_many. One row per
--- element, in order (ordinal from 1): 'parked' (it is itself), 'blocked' (one of its key is; with skip_dead: and not dead),
--- or 'free'. Writes nothing. Raises 22023 for arrays of unequal length or more than 10,000 elements, P4000 for the
--- consumer, P4003 for the tenant.
+-- once_job.message_look(consumer, tenant, message_ids[], keys[], skip_dead): the parked state of messages, without the inbox: for a
+-- consumer that works under leases (once.claim_many) and so cannot call once.receive_many. One row per element, in order (ordinal from
+-- 1): 'parked' (the message itself is), 'blocked' (one of its key is; with skip_dead: and not dead), or 'free'. Writes nothing. Raises
+-- 22023 for arrays of unequal length or more than 10,000 elements, P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once_job.message_look(consumer text, tenant text, message_ids text[], keys text[],
     skip_dead boolean DEFAULT false) RETURNS TABLE (ordinal integer, verdict text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

@@ -1,12 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.message_park(consumer, tenant, messages): keeps messages that cannot be applied now, whole,
--- so that the broker may delete them: state 'waiting' (behind another of its key), 'retrying'
--- (after wait_ms, by the database's clock) or 'dead' (after the last attempt). One that is parked
--- already gets the new state, attempts and error, and keeps its place and content. One that was
--- applied is not parked. In the caller's transaction; acknowledge them after COMMIT. Returns how
--- many are parked now. message_id: 1 to 512 bytes, here and in all that is said of parked messages: the
--- key that the inbox has for it, so 'pgonce:id:' || id for a UUIDv7, unless it is received with
--- birthdays (once.receive). fingerprint: 16 to 64 bytes. Raises 22023 for a message that is none,
+-- once_job.message_park(consumer, tenant, messages): stores messages that cannot be applied now, with their content, so that the broker
+-- may delete them: state 'waiting' (behind another of its key), 'retrying' (after wait_ms, by the database's clock) or 'dead' (after the
+-- last attempt). A message that is parked already gets the new state, attempts and error, and keeps its place and content. A message that
+-- was applied is not parked. Runs in the caller's transaction; acknowledge them after COMMIT. Returns how many are parked now.
+-- message_id: 1 to 512 bytes, the key of the message in the inbox, here and in all functions for parked messages: so 'pgonce:id:' || id
+-- for a UUIDv7, unless it is received with birthdays (once.receive). fingerprint: 16 to 64 bytes. Raises 22023 for an incomplete message,
 -- P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once_job.message_park(consumer text, tenant text, messages once.parked[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -30,8 +28,8 @@ BEGIN
                 'g'),
             HINT = 'message_id: 1 to 512 bytes; topic; fingerprint: 16 to 64 bytes; state: waiting, retrying or dead.';
     END IF;
-    -- Another process may be applying one that is parked. A statement of its own waits for that one's end, so that the next
-    -- one's snapshot sees what came of it. By a look-up each and by address: see once._promote.
+    -- Another process may be applying a parked one. A separate statement waits until that has ended, so that the snapshot of the next one
+    -- sees the result. One look-up each, and by address: see once._promote.
     PERFORM FROM once.parked_message AS p
       WHERE p.ctid = ANY (ARRAY(SELECT a.address FROM unnest(messages) AS u
                                  CROSS JOIN LATERAL (SELECT k.ctid AS address FROM once.parked_message AS k

@@ -1,22 +1,20 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.receive_many(consumer, message_ids[], keys[], fingerprints[], tenant, skip_dead,
--- traceparents[], birthdays): the inbox for a batch of messages (see once.receive) in one statement, in the
--- consumer's own transaction. keys: messages with the same key are handled in order (NULL: in
--- none). One row per element, in order (ordinal from 1):
+-- once.receive_many(consumer, message_ids[], keys[], fingerprints[], tenant, skip_dead, traceparents[], birthdays): the inbox for a batch
+-- of messages (see once.receive) in one statement, in the consumer's own transaction. keys: messages with the same key are handled in
+-- order (NULL: in no order). One row per element, in order (ordinal from 1):
 --   process            apply it, then COMMIT
---   duplicate          it was applied before, or stands earlier in this batch: acknowledge it
+--   duplicate          it was applied before, or is earlier in this batch: acknowledge it
 --   parked             it is parked (once_job.message_park): acknowledge it
 --   blocked            one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
 --   mismatch           P4050: its id came with another payload
 --   processing_active  P4029: another transaction is applying it now; try again
---   invalid            code says why: P4001, P4003, P4099; with birthdays P4041, P4098 (try again)
--- code is NULL where there is no error. A bad element never spoils its neighbours. Raises only for
--- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
--- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.
+--   invalid            code gives the reason: P4001, P4003, P4099; with birthdays P4041, P4098 (try again)
+-- code is NULL if there is no error. A bad element never affects its neighbours. Raises only for the batch as a whole: 22023 for arrays
+-- of unequal length or more than 10,000 elements, P4000 for the consumer, P4003 for the tenant, 40001 after a race above READ COMMITTED.
 --
--- Where all is new and nothing parked, two statements do: see once.claim_many. Else three: check and lock, look, enter
--- what is new. The locks are taken before the look, so no INSERT waits for another transaction. Only where something is out
--- of the ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
+-- If all messages are new and nothing is parked, two statements suffice: see once.claim_many. Otherwise three: check and lock, look,
+-- insert the new ones. The locks are taken before the look, so no INSERT waits for another transaction. Elements are decided one by one
+-- only if something is unusual. The settings pin the plans, as in once.claim_many.
 CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[], tenant text DEFAULT '',
     skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL, birthdays boolean DEFAULT false)
 RETURNS TABLE (ordinal integer, verdict text, code text)
@@ -33,14 +31,14 @@ DECLARE
     first_fence integer;
     first_bucket integer;
     last_bucket integer;
-    codes text[];           -- what is wrong with an element by itself
-    firsts integer[];       -- where its id stands first in this batch
+    codes text[];           -- what is wrong with an element alone
+    firsts integer[];       -- the first position of its id in this batch
     opaque boolean := birthdays IS NOT TRUE;
     renamed boolean;        -- an id is a UUIDv7, and opaque
     takeable boolean[];     -- its lock is held, and its day is plainly open
     plain boolean;          -- all of them are
-    stored text[];          -- what the inbox says: NULL nothing, 'duplicate', or an SQLSTATE
-    held text[];            -- what is parked says: NULL nothing, 'parked', 'P4050', 'blocked'
+    stored text[];          -- from the inbox: NULL nothing, 'duplicate', or an SQLSTATE
+    held text[];            -- from the parked messages: NULL nothing, 'parked', 'P4050', 'blocked'
     chosen boolean[];
     fresh integer;
     entered integer;
@@ -59,7 +57,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Twice the same number: twice the same message.
+    -- The same lock number twice: the same message twice.
     SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
            AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket), bool_or(e.renamed)
       INTO plain, first_bucket, last_bucket, renamed
@@ -101,7 +99,7 @@ BEGIN
         IF once._is_new_day() THEN
             PERFORM once._make_days(NULL);
         END IF;
-        today_open := once._has_day('intent', today);       -- once, since most keys are of today
+        today_open := once._has_day('intent', today);       -- computed once, since most keys are of today
         SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
                array_agg(c.first_ord ORDER BY c.ord), array_agg(c.takeable ORDER BY c.ord), bool_and(c.takeable)
           INTO buckets, first_bucket, last_bucket, codes, firsts, takeable, plain
@@ -122,7 +120,7 @@ BEGIN
                                         OFFSET 0) AS u) AS b) AS n) AS c;
     END IF;
 
-    -- A fresh statement, now that the locks are held.
+    -- A new statement, now that the locks are held.
     SELECT array_agg(CASE WHEN s.state IS NULL THEN NULL WHEN s.fingerprint <> u.fingerprint THEN 'P4050'
                           WHEN s.state = 'succeeded' THEN 'duplicate' ELSE 'P4099' END ORDER BY u.ord),
            count(*) FILTER (WHERE s.state IS NULL)
@@ -178,8 +176,7 @@ BEGIN
                 IF held[n] IN ('parked', 'P4050') THEN
                     verdict := held[n];
                 ELSIF firsts[n] < n THEN
-                    -- The same message again, of which there is no trace yet that could be looked
-                    -- up.
+                    -- The same message again, which cannot be looked up yet.
                     verdict := CASE WHEN verdicts[firsts[n]] = 'blocked' THEN 'blocked'
                                     WHEN fingerprints[n] = fingerprints[firsts[n]] THEN 'duplicate' ELSE 'P4050' END;
                 ELSIF held[n] = 'blocked' OR keys[n] = ANY (behind) THEN
@@ -212,8 +209,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS entered = ROW_COUNT;
     IF entered <> fresh THEN
-        -- Their locks were held and nothing was there: only a caller who wrote to the table himself
-        -- gets here.
+        -- Their locks were held and no row existed: only a caller that wrote to the table directly gets here.
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: the inbox has changed under its locks',
             DETAIL = format('consumer=%s: %s of %s messages were entered', quote_nullable(left(consumer, 80)), entered, fresh),
             HINT = 'Roll back and receive the batch again.';

@@ -1,17 +1,17 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Messages: what handlers see of them, those that are parked, and how far consumers are.
+-- Messages: the type that handlers receive, the parked ones, and the progress of consumers.
 
--- What a handler is called with.
+-- The argument of a handler.
 CREATE TYPE once.message AS (
-    id      text,       -- what makes it one message, however often it is delivered
+    id      text,       -- the same for each delivery of the message
     topic   text,
     key     text,       -- messages of one key are handled in order; NULL: none
-    headers jsonb,      -- an object; of a header that comes twice, the last
+    headers jsonb,      -- an object; of a repeated header the last
     payload bytea,
-    body    jsonb       -- the payload, where it is JSON; else NULL
+    body    jsonb       -- the payload if it is JSON; else NULL
 );
 
--- What a consumer passes of a message that it parks.
+-- A message that a consumer parks.
 CREATE TYPE once.parked AS (
     message_id  text,
     topic       text,
@@ -51,8 +51,7 @@ CREATE TABLE once.parked_message (
 CREATE INDEX parked_message_key ON once.parked_message (consumer, tenant, key_hash, position);
 CREATE INDEX parked_message_due ON once.parked_message (consumer, tenant, next_at) WHERE state <> 'dead';
 
--- How far consumers are: everything older than position was acknowledged to its broker and cannot
--- come back.
+-- The progress of consumers: everything older than position was acknowledged to its broker and cannot come back.
 CREATE TABLE once.consumer_position (
     consumer    text COLLATE "C" NOT NULL,
     tenant      text COLLATE "C" NOT NULL,

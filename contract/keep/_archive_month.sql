@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._archive_month(day): makes the partition of the archive for the month of this day, where it is missing. ATTACH, as in
+-- once._archive_month(day): creates the archive's partition for the month of this day, if it is missing. With ATTACH, as in
 -- once.add_days, so that no look-up waits.
 CREATE FUNCTION once._archive_month(day integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

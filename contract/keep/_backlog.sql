@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._backlog(): from when on relays and consumers need what is remembered. A relay: since its oldest event that is neither
--- delivered nor discarded was emitted, because whoever gets it again must know it again (to the day, where thousands wait or
--- one is parked). A consumer: its oldest position. Those that need nothing are left out.
+-- once._backlog(): from which time on relays and consumers need the stored answers. A relay: since its oldest event that is neither
+-- delivered nor discarded was emitted, because a receiver that gets it again must recognise it (to the day, if thousands wait or one is
+-- parked). A consumer: its oldest position. Relays and consumers that need nothing are left out.
 CREATE FUNCTION once._backlog() RETURNS TABLE (what text, name text, tenant text, needed_from timestamptz, since timestamptz)
 LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -16,7 +16,7 @@ BEGIN
     FOR relay IN SELECT r.* FROM once.relay AS r ORDER BY r.relay LOOP
         needed_from := NULL;
         IF NOT once._relay_own(relay.relay) THEN
-            needed_from := '-infinity';         -- nobody knows how far it is
+            needed_from := '-infinity';         -- its progress is unknown
         ELSE
             FOREACH day IN ARRAY days LOOP
                 SELECT min(n.created_at), count(*) INTO oldest, events

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._clock_held(): why nothing may be deleted by this clock: it has not been steady for
--- once.setting.clock_settle (once._clock). NULL where it has.
+-- once._clock_held(): why nothing may be deleted by this clock: it has not been steady for once.setting.clock_settle (once._clock). NULL
+-- if it has.
 CREATE FUNCTION once._clock_held() RETURNS text LANGUAGE plpgsql STABLE AS $$
 DECLARE
     settle interval := (SELECT s.clock_settle FROM once.setting AS s WHERE s.only_row);

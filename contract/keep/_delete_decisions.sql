@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._delete_decisions(first, past, limits): deletes up to 500 entries of once.decision in these
--- blocks that are past their retention, but never one of an intent that is still in doubt. Answers
--- as once._delete_intents; a decision has no fence to keep.
+-- once._delete_decisions(first, past, limits): deletes up to 500 entries of once.decision in these blocks that are past their retention,
+-- but none of an intent that is still in doubt. Returns the same as once._delete_intents; a decision has no fence to keep.
 CREATE FUNCTION once._delete_decisions(first bigint, past bigint, limits once.limits, OUT number bigint, OUT highest integer,
     OUT due bigint) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN

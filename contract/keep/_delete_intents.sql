@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._delete_intents(leaf, first, past, limits): deletes up to 500 finished intents in these
--- blocks that are past, and such that had no effect. Each under its advisory lock, and never one
--- that somebody is changing, so that no attempt is disturbed. What is processing or in doubt stays
--- for as long as it is so. due: how many there were.
+-- once._delete_intents(leaf, first, past, limits): deletes up to 500 finished intents in these blocks that are past their retention, and
+-- expired ones that had no effect. Each under its advisory lock, and none that another session is changing, so that no attempt is
+-- disturbed. Intents that are processing or in doubt stay. due: how many there were.
 CREATE FUNCTION once._delete_intents(leaf regclass, first bigint, past bigint, limits once.limits, OUT number bigint,
     OUT highest integer, OUT due bigint) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._delete_past(step, leaves): a piece of a step that deletes rows: of these tables, by blocks,
--- what is due, some hundred rows or a tenth of a second, from where the last piece stopped.
--- highest: the highest fence among what is deleted. After a whole pass it rests, the longer the
--- larger the tables are, so as not to read them all day long.
+-- once._delete_past(step, leaves): one part of a step that deletes rows: the due rows of these tables, by blocks, some hundred rows or a
+-- tenth of a second, from where the last part stopped. highest: the highest fence among the deleted rows. After a complete pass it rests,
+-- longer for larger tables, so as not to read them all day.
 CREATE FUNCTION once._delete_past(step text, leaves text[], OUT done bigint, OUT more boolean, OUT highest integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -24,7 +23,7 @@ BEGIN
         RETURN;
     END IF;
     nth := array_position(leaves, place.leaf::text);
-    IF nth IS NULL THEN         -- a new pass, or the table is gone meanwhile
+    IF nth IS NULL THEN         -- a new pass, or the table has gone
         nth := 1;
         place.block := 0;
     END IF;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_archive(): the step 'archive': what has expired goes from the archive; a month whose
--- days are all retired and that is empty is dropped. What is in doubt stays.
+-- once._keep_archive(): the step 'archive': deletes expired rows from the archive; drops a month that is empty and whose days are all
+-- retired. Intents in doubt stay.
 CREATE FUNCTION once._keep_archive() RETURNS once.kept LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
     why text := once._clock_held();
@@ -23,7 +23,7 @@ BEGIN
         CONTINUE WHEN leaf !~ '^archive_[0-9]{6}$'
                    OR (to_date(right(leaf, 6), 'YYYYMM') + interval '1 month')::date - date '1970-01-01' > closed;
         EXECUTE format('SELECT EXISTS (SELECT FROM once.%I)', leaf) INTO filled;
-        -- Nobody fills it any more: all of its days are retired.
+        -- No row can be added: all of its days are retired.
         IF NOT filled THEN
             PERFORM set_config('lock_timeout', '100ms', true);
             EXECUTE format('ALTER TABLE once.archive DETACH PARTITION once.%I', leaf);

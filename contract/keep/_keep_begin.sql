@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_begin(keeper, step): raises where this keeper may not work on this step now; else reads the clock, as every
--- piece of every step does, and makes the step's row.
+-- once._keep_begin(keeper, step): raises if this keeper may not work on this step now; otherwise reads the clock, as every part of every
+-- step does, and inserts the step's row.
 CREATE FUNCTION once._keep_begin(keeper text, step text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -16,7 +16,7 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM once.keeper AS k WHERE k.keeper = keeper COLLATE "C" AND k.lease_until > now) THEN
         RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format('pgonce: keeper %s does not hold the lease',
             quote_nullable(left(keeper, 80))),
-            HINT = 'once_job.keep_take first; false says that another keeper works.';
+            HINT = 'Call once_job.keep_take first; false means that another keeper is at work.';
     END IF;
     INSERT INTO once.keeper_step (step) VALUES (step) ON CONFLICT ON CONSTRAINT keeper_step_pkey DO NOTHING;
     IF step = 'days' THEN

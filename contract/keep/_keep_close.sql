@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_close(): the step 'close': the oldest open day, if it is past the horizon and nobody needs it. First a look,
--- without locks and piece by piece, for an attempt under a lease: then it stays open. To close it is one short transaction:
--- its table gets another name, by which the hot functions, that ask for the table by its name, find the day closed at no
--- cost; and a trigger, for those that have asked already. Whoever is inside the day is waited for, for a moment only: others
--- queue behind.
+-- once._keep_close(): the step 'close': closes the oldest open day, if it is past the horizon and no relay or consumer needs it. It first
+-- searches, without locks and in parts, for an attempt under a lease: then the day stays open. Closing is one short transaction: it
+-- renames the day's table, so that the hot functions, which use the table by its name, find the day closed at no cost; and it adds a
+-- trigger, for calls that have found the table already. It waits for transactions inside the day only for a moment, because others queue
+-- behind it.
 CREATE FUNCTION once._keep_close() RETURNS once.kept LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + interval '100 milliseconds';
@@ -15,7 +15,7 @@ DECLARE
     stride bigint := once._stride();
 BEGIN
     IF (due < today - (SELECT s.horizon_days FROM once.setting AS s WHERE s.only_row)) IS NOT TRUE THEN
-        DELETE FROM once.closing AS c WHERE c.phase = 'look';       -- the horizon was moved
+        DELETE FROM once.closing AS c WHERE c.phase = 'look';       -- the horizon has changed
         RETURN ROW(0, false, NULL, NULL)::once.kept;
     END IF;
     why := coalesce(once._clock_held(), once._needed(due));
@@ -41,7 +41,7 @@ BEGIN
         UPDATE once.closing AS c SET block = closing.block, held = why,
                held_since = CASE WHEN why IS NOT NULL THEN coalesce(c.held_since, clock_timestamp()) END
          WHERE c.day = due;
-        RETURN ROW(0, why IS NULL, NULL, format('day %s stays open: %s', due, coalesce(why, 'looked through in part'))
+        RETURN ROW(0, why IS NULL, NULL, format('day %s stays open: %s', due, coalesce(why, 'searched in part'))
             )::once.kept;
     END IF;
     PERFORM once._close_day(due);

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_closed(phase): the steps 'doubt', 'move' and 'drop' are the same reading of the tables of closed days, and differ
--- in what follows. A day that is held does not stop the next. A table that is gone was retired by somebody else.
+-- once._keep_closed(phase): the steps 'doubt', 'move' and 'drop' read the tables of closed days in the same way, and differ in what they
+-- then do. A day that is held up does not stop the next one. If a table is gone, another session has retired the day.
 CREATE FUNCTION once._keep_closed(phase text) RETURNS once.kept LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -24,8 +24,8 @@ BEGIN
         END IF;
         SELECT w.* INTO piece FROM once._work_off(closing, leaf, phase <> 'doubt') AS w;
         IF piece.through THEN
-            -- A report that was stored meanwhile may have moved a row to a block that was passed: only a pass that moves
-            -- nothing is the last.
+            -- A report stored meanwhile may have moved a row to a block that was already read: only a pass that moves nothing is the
+            -- last.
             SELECT c.moved > 0 INTO again FROM once.closing AS c WHERE c.day = closing.day;
             PERFORM once._next_phase(closing.day, CASE WHEN again THEN phase WHEN phase = 'doubt' THEN 'move'
                                                        WHEN phase = 'move' THEN 'detach' ELSE 'drop' END);

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_days(): the step 'days': partitions ahead of need.
+-- once._keep_days(): the step 'days': creates partitions in advance.
 CREATE FUNCTION once._keep_days() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
     made integer := once.add_days();

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_dead(): the step 'dead': gives up dead events and messages that nobody decided on for
--- dead_retention, as once.parked_discard does, and deletes what was decided on
--- parked ones that long ago.
+-- once._keep_dead(): the step 'dead': gives up dead events and messages that no operator has decided for dead_retention, as
+-- once.parked_discard does, and deletes decisions on parked ones of that age.
 CREATE FUNCTION once._keep_dead() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
     why text := once._clock_held();
@@ -19,7 +18,7 @@ BEGIN
     END IF;
     FOR event IN SELECT p.* FROM once.parked_event AS p WHERE p.state = 'dead' AND p.updated_at < before
                   ORDER BY p.relay, p.id LIMIT 100 LOOP
-        -- The relay's row before the event's, as whoever decides; where somebody has it, the next round does it.
+        -- The relay's row before the event's, like every decision; if another session has it, the next round does this.
         PERFORM FROM once.relay AS r WHERE r.relay = event.relay COLLATE "C" FOR UPDATE SKIP LOCKED;
         IF FOUND AND EXISTS (SELECT FROM once.parked_event AS p WHERE p.relay = event.relay COLLATE "C" AND p.id = event.id
                                 AND p.state = 'dead' AND p.updated_at < before) THEN
@@ -29,11 +28,11 @@ BEGIN
             done := done + coalesce(cardinality(piece.topics), 0);
         END IF;
     END LOOP;
-    -- Without those that once.parked_discard refuses since their day is not open.
+    -- Without those that once.parked_discard refuses because their day is not open.
     FOR message IN SELECT p.* FROM once.parked_message AS p WHERE p.state = 'dead' AND p.updated_at < before
                       AND once._day_state(once._bucket(p.message_id)) IN ('open', 'closed')
                     ORDER BY p.position LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
-        -- One that is just being received, or worked on under a lease, has its turn later.
+        -- A message that is being received, or worked on under a lease, is left for later.
         IF pg_try_advisory_xact_lock(once._lock_id(message.tenant, message.consumer, message.message_id))
            AND NOT EXISTS (SELECT FROM once.intent AS i
                             WHERE i.tenant = message.tenant COLLATE "C" AND i.scope = message.consumer COLLATE "C"

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_delayed(): the step 'delayed': moves delayed events that are due to the outbox, as relays do: for captures, and so that what
--- is due counts as pending while no relay runs.
+-- once._keep_delayed(): the step 'delayed': moves delayed events that are due to the outbox, as relays do: for captures, and so that due
+-- events count as pending while no relay runs.
 CREATE FUNCTION once._keep_delayed() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
     moved record := once_job.relay_release(500);

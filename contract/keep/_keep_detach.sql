@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_detach(in_own_transaction): the step 'detach': takes the table of a day that holds nothing more out of
--- once.intent. Concurrently, by a statement of the caller's, where the caller can run it: no attempt waits then. Else with an
--- instant's lock on once.intent. A concurrent detaching that was interrupted is finished.
+-- once._keep_detach(in_own_transaction): the step 'detach': detaches the table of a day without remaining rows from once.intent.
+-- Concurrently, by a statement that the caller runs, if the caller can: then no attempt waits. Otherwise under a lock of an instant on
+-- once.intent. It finishes a concurrent detach that was interrupted.
 CREATE FUNCTION once._keep_detach(in_own_transaction boolean) RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
     closing once.closing;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_outbox(): the step 'outbox': drops the oldest day of the outbox that is over for once.setting.outbox_retention
--- and that every relay has passed, by the conditions of once.retire_outbox, but without counting under the lock. A day that is
--- needed holds the later ones too: whoever catches up reads them in their order. Each piece looks at the replication slots first.
+-- once._keep_outbox(): the step 'outbox': drops the oldest day of the outbox that ended more than once.setting.outbox_retention ago and
+-- that every relay has passed, by the conditions of once.retire_outbox, but without counting under the lock. A day that is needed also
+-- keeps the later ones: a relay that catches up reads them in order. Each part checks the replication slots first.
 CREATE FUNCTION once._keep_outbox() RETURNS once.kept LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
     why text := once._clock_held();

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_sweep(): the step 'sweep': reads through the open tables by blocks, recovers what is stale (as once.recover does),
--- and counts what stays stale or in doubt, by scope: once.swept is of the last whole pass. Rests after a pass, the longer the
--- larger the tables are.
+-- once._keep_sweep(): the step 'sweep': reads the open tables by blocks, recovers stale intents (as once.recover does), and counts those
+-- that stay stale or in doubt, by scope: once.swept has the results of the last complete pass. Rests after a pass, longer for larger
+-- tables.
 CREATE FUNCTION once._keep_sweep() RETURNS once.kept LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
@@ -26,7 +26,7 @@ BEGIN
     IF place.leaf IS NULL THEN
         DELETE FROM once.sweeping;
     END IF;
-    IF nth IS NULL THEN         -- a new pass, or the day is closed meanwhile
+    IF nth IS NULL THEN         -- a new pass, or the day has been closed
         nth := coalesce((SELECT min(n) FROM unnest(buckets) WITH ORDINALITY AS u (b, n)
                           WHERE b > substr(place.leaf, length('intent_d') + 1)::integer), 1);
         place.block := 0;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._keep_untaken(): the step 'untaken': reads through the days of the outbox by blocks, and counts by topic what no relay takes:
--- once.untaken is of the last whole pass. The newest events alone (once.outbox_untaken) do not show a rare topic beside a busy one.
--- Rests after a pass, the longer the larger the outbox is. Reads nothing where a relay takes all topics, or none has run.
+-- once._keep_untaken(): the step 'untaken': reads the days of the outbox by blocks, and counts by topic the events that no relay takes:
+-- once.untaken has the results of the last complete pass. The newest events alone (once.outbox_untaken) would not show a rare topic
+-- beside a busy one. Rests after a pass, longer for a larger outbox. Reads nothing if a relay takes all topics, or none has run.
 CREATE FUNCTION once._keep_untaken() RETURNS once.kept LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
@@ -28,7 +28,7 @@ BEGIN
         DELETE FROM once.untaking;
         place.block := 0;
     END IF;
-    -- The day that it had come to; the next one, where that is gone.
+    -- The day where the last part stopped, or the next one if that is gone.
     nth := coalesce((SELECT min(n) FROM unnest(days) WITH ORDINALITY AS u (d, n)
                       WHERE place.leaf IS NULL OR d >= substr(place.leaf, length('outbox_d') + 1)::integer), cardinality(days) + 1);
     IF place.leaf <> 'outbox_d' || days[nth] THEN

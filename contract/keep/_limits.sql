@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._limits(): what decides which rows may be deleted now; now is the keeper's (once._steady_now).
+-- once._limits(): the values that decide which rows may be deleted now; now is the keeper's (once._steady_now).
 CREATE FUNCTION once._limits() RETURNS once.limits LANGUAGE plpgsql STABLE AS $$
 DECLARE
     limits once.limits;

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._make_day(parent, day): makes the partition of one day, of 'intent' or 'outbox'. Its caller holds the lock under which partitions
--- are made. ATTACH, because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent and stop every claim.
+-- once._make_day(parent, day): creates the partition of one day, of 'intent' or 'outbox'. The caller holds the lock under which
+-- partitions are created. With ATTACH, because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent and stop
+-- every claim.
 CREATE FUNCTION once._make_day(parent text, day integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     leaf text := format('once.%s_d%s', parent, day);

@@ -1,15 +1,16 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._make_days(needed): the contract keeps itself running: makes the partitions of today and of tomorrow, where they are missing, and
--- of the day `needed`, which has none as yet (NULL: no other), unless that is closed; and moves once._today() on. Whoever meets a
--- day without a partition calls it, and the first calls of a day, which find once._today() behind (once._is_new_day). Raises nothing of
--- its own: what cannot be made now is missing still, and the caller looks.
+-- once._make_days(needed): lets the contract run without a daemon: creates the partitions of today and of tomorrow if they are missing,
+-- and that of the day `needed`, which has none yet (NULL: no other), unless that day is closed; and updates once._today(). Called by a
+-- call that finds a day without a partition, and by the first calls of a day, which find once._today() out of date (once._is_new_day).
+-- Raises nothing itself: a partition that cannot be created now stays missing, and the caller checks again.
 --
--- Why it is written so: it is run in anybody's transaction, for whatever that came for. So it does nothing where that may not write;
--- takes no lock that a call waits for (ATTACH PARTITION lets others read and write), and those that it needs only for a moment; and what
--- fails is undone to a savepoint: DDL may be forbidden, once.intent in use by a statement of this session, another lock in the way. One
--- session makes days at a time, until its transaction ends, however long that is. The others go on without; those who need a day that
--- they cannot see wait a little (once._wait_for_days). After a failure nobody tries again for a second: once.days_failed_seq tells.
--- once._today() is moved to a day only after the transaction that made its partition, so that whoever sees it knows of that.
+-- Why it is written so: it runs in any caller's transaction, which may have another purpose. So it does nothing in a read-only
+-- transaction; it takes no lock that a call waits for (ATTACH PARTITION lets other sessions read and write), and the locks that it needs
+-- only for a moment; and a failure is rolled back to a savepoint: DDL may be forbidden, once.intent in use by a statement of this
+-- session, or another lock in the way. One session at a time creates days, until its transaction ends, however long that takes. Other
+-- sessions continue without; those that need a day that they cannot see wait a little (once._wait_for_days). After a failure no session
+-- tries again for a second: see once.days_failed_seq. once._today() changes to a day only after the transaction that created its
+-- partition, so that every session that sees the change knows of the partition.
 CREATE FUNCTION once._make_days(needed integer) RETURNS void LANGUAGE plpgsql
 SET lock_timeout = '100ms' SET default_tablespace = '' SET default_table_access_method = heap AS $$
 DECLARE
@@ -26,12 +27,11 @@ BEGIN
         IF NOT pg_try_advisory_xact_lock(hashtextextended('pgonce partitions', 20778)) THEN
             RETURN;
         END IF;
-        -- As ATTACH does; it brings what others have made since.
+        -- As ATTACH does; it also makes partitions of other sessions visible.
         LOCK TABLE ONLY once.intent, ONLY once.outbox IN SHARE UPDATE EXCLUSIVE MODE;
-        -- What was closed stays closed, today as well where the clock has stepped back, and nobody closes a day while this transaction
-        -- is open.
+        -- A closed day stays closed, even today if the clock was set back, and no session closes a day while this transaction is open.
         SELECT s.closed_before INTO STRICT before FROM once.setting AS s WHERE s.only_row;
-        IF needed < today THEN          -- 40001 where the snapshot is too old
+        IF needed < today THEN          -- 40001 if the snapshot is too old
             SELECT s.closed_before INTO STRICT before FROM once.setting AS s WHERE s.only_row FOR SHARE;
         END IF;
         FOREACH day IN ARRAY CASE WHEN needed < today THEN ARRAY[needed] ELSE '{}' END || ARRAY[today, today + 1] LOOP
@@ -48,7 +48,7 @@ BEGIN
             made := true;
         END IF;
         IF NOT made THEN
-            RAISE EXCEPTION USING ERRCODE = '02000', MESSAGE = 'pgonce: the locks are given back';
+            RAISE EXCEPTION USING ERRCODE = '02000', MESSAGE = 'pgonce: the locks are released';
         END IF;
     EXCEPTION
         WHEN SQLSTATE '02000' OR object_in_use OR serialization_failure THEN     -- nothing to do, or not in this transaction

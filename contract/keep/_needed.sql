@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._needed(day): why this day may not be closed yet, since what it holds may still come back; NULL where nothing does.
--- A consumer counts where its message ids carry days: others lose nothing by it.
+-- once._needed(day): why this day may not be closed yet: messages or events of it may still come back; NULL if none can. A consumer
+-- counts only if its message ids have days: others lose nothing by it.
 CREATE FUNCTION once._needed(day integer) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT n.why
       FROM (SELECT format('%s %s needs what is of %s and later', b.what, quote_literal(b.name), b.needed_from) AS why

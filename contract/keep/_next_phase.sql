@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._next_phase(day, phase): the retiring of a day enters a phase, or begins it anew.
+-- once._next_phase(day, phase): the retirement of a day enters a phase, or begins it again.
 CREATE FUNCTION once._next_phase(day integer, phase text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 BEGIN

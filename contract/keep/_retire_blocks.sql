@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._retire_blocks(leaf, first, past, moving, limits): works on these blocks of the table of a closed day. Stale attempts become
--- in doubt, since nobody may take them over any more. With moving, what outlives its day goes to the archive: everything in
--- doubt, and outcomes that are not past (once._sql_deletable). A row goes in one statement, so that whoever looks finds it in exactly
--- one place, and is never waited for. held says what is left in these blocks and why; NULL: nothing.
+-- once._retire_blocks(leaf, first, past, moving, limits): works on these blocks of the table of a closed day. Stale attempts become in
+-- doubt, since no other attempt may take over. With moving, rows that outlive the day move to the archive: everything in doubt, and
+-- outcomes that are not past their retention (once._sql_deletable). A row moves in one statement, so that every session finds it in
+-- exactly one place, and never waits for it. held: the rows left in these blocks and why; NULL: none.
 CREATE FUNCTION once._retire_blocks(leaf regclass, first bigint, past bigint, moving boolean, limits once.limits, OUT doubted bigint,
     OUT moved bigint, OUT held text) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -13,7 +13,7 @@ DECLARE
 BEGIN
     doubted := 0;
     moved := 0;
-    -- One reading, without a lock, for the many blocks in which there is nothing to do.
+    -- One read without a lock, for the many blocks in which there is nothing to do.
     EXECUTE once._sql_for_blocks(leaf, first, past, $sql$
         SELECT EXISTS (SELECT FROM {leaf} AS i WHERE {here} AND (i.state = 'processing' OR ($2 AND $sql$ || outlives || $sql$)))
         $sql$) INTO something USING limits, moving;
@@ -51,7 +51,7 @@ BEGIN
     GET DIAGNOSTICS moved = ROW_COUNT;
     IF held IS NULL THEN
         EXECUTE once._sql_for_blocks(leaf, first, past, $sql$
-            SELECT format('a row is just being changed: tenant=%L scope=%L key=%L', i.tenant, i.scope, i.key)
+            SELECT format('a row is being changed: tenant=%L scope=%L key=%L', i.tenant, i.scope, i.key)
               FROM {leaf} AS i WHERE {here} AND $sql$ || outlives || $sql$ LIMIT 1
             $sql$) INTO held USING limits;
     END IF;

@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._sql_deletable(): the condition, as text, that row i of a finished intent may be deleted: its
--- retention has passed since it was completed, and neither a relay nor a consumer may still bring
--- it back. The one place that decides it. $1 is once._limits(). A claim's own retention is
--- expires_at - created_at: what it is counted from is known only when the outcome is there.
--- Whatever is past by the longest retention of all needs no look at its scope's.
+-- once._sql_deletable(): the condition, as text, that row i of a finished intent may be deleted: its retention has passed since it was
+-- completed, and neither a relay nor a consumer may still bring it back. Only this function decides that. $1 is once._limits(). A claim's
+-- own retention is expires_at - created_at: it starts when the outcome is stored, which is not known before. A row that is past the
+-- longest retention of all scopes needs no look at its own scope's.
 CREATE FUNCTION once._sql_deletable() RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT $sql$((
         (i.completed_at + coalesce(i.expires_at - i.created_at, ($1).longest) <= ($1).now

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._work_off(closing, leaf, moving): a piece of work on a closed day, from where the last one stopped: about a tenth of a
--- second of once._retire_blocks. through: the end of the table is reached; held: what it stopped at.
+-- once._work_off(closing, leaf, moving): one part of work on a closed day, from where the last one stopped: about a tenth of a second of
+-- once._retire_blocks. through: the end of the table is reached; held: what it stopped at.
 CREATE FUNCTION once._work_off(closing once.closing, leaf regclass, moving boolean, OUT done bigint, OUT through boolean, OUT held text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -16,7 +16,7 @@ BEGIN
     IF moving THEN
         PERFORM once._archive_month(closing.day);
     END IF;
-    -- At least once, however loaded the machine is: it must come to an end.
+    -- At least once, even on a loaded machine, so that it makes progress.
     WHILE block < once._blocks(leaf) LOOP
         piece := once._retire_blocks(leaf, block, block + stride, moving, limits);
         done := done + piece.doubted + piece.moved;

@@ -1,10 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.add_days(ahead): makes the partitions that are missing, from the oldest open day to today
--- plus ahead days (default: once.setting.days_ahead), for intents and for the outbox; on its first
--- run also the row of settings and the default policy. Returns how many partitions it made. Safe to
--- call at any time and by many at once. Nobody has to: the calls that find a day without a partition make
--- it, and the day ahead (once._make_days). Waits while another transaction does, at most lock_timeout.
--- Moves once._today() on, where that is another day.
+-- once.add_days(ahead): creates the missing partitions from the oldest open day to today plus ahead days (default:
+-- once.setting.days_ahead), for intents and for the outbox; on its first run also the row of settings and the default policy. Returns how
+-- many partitions it created. Safe to call at any time and concurrently. You need not call it: a call that finds a day without a
+-- partition creates that partition, and the next day's (once._make_days). Waits while another transaction does so, at most lock_timeout.
+-- Updates once._today() if that is another day.
 CREATE FUNCTION once.add_days(ahead integer DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -26,8 +25,7 @@ BEGIN
         END IF;
         -- One creator at a time; the others then find the work done.
         PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
-        -- A day that the keeper has closed meanwhile stays closed; nobody closes one while this
-        -- transaction is open.
+        -- A day that the keeper has closed meanwhile stays closed; no session closes one while this transaction is open.
         SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR SHARE;
         IF to_regclass('once.intent_d' || day) IS NULL AND day >= setting.closed_before THEN
             PERFORM once._make_day('intent', day);
@@ -45,7 +43,7 @@ BEGIN
     END LOOP;
     IF (once._today() >= today) IS NOT TRUE THEN
         PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
-        IF once._today() IS NULL THEN       -- as installed
+        IF once._today() IS NULL THEN       -- not set yet
             PERFORM once._set_today(today);
         ELSE
             PERFORM once._move_today(today);

@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The first partitions; every daemon tops them up in passing.
+-- The first partitions; every daemon adds more.
 SELECT once.add_days();

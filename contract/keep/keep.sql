@@ -1,11 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.keep(seconds): one round of the keeper's steps, for pg_cron and the like: CALL once.keep(). Works for about this many
--- seconds at most and goes on where it stopped when it is called again. Each piece of work is a transaction of its own, so it
--- cannot be called within one. Does nothing where another keeper holds the lease, and does
--- not say so: see once.keeper_lease. A step that fails is noted
--- (once.keeper_status) and does not stop the others. Call it at least once an hour: after a longer gap the clock counts as
--- unsteady for a while.
--- Not SECURITY DEFINER and without settings, since such a procedure could not commit: it calls public functions only.
+-- once.keep(seconds): one round of the keeper's steps, for pg_cron and the like: CALL once.keep(). Works for at most about this many
+-- seconds, and continues where it stopped when it is called again. Each part of work is a transaction of its own, so it cannot be called
+-- inside one. Does nothing, without a message, if another keeper holds the lease: see once.keeper_lease. A step that fails is recorded
+-- (once.keeper_status) and does not stop the others. Call it at least once an hour: after a longer gap the clock counts as unsteady for a
+-- while. Not SECURITY DEFINER and without settings, since such a procedure could not commit: it calls public functions only.
 CREATE PROCEDURE once.keep(seconds integer DEFAULT 50) LANGUAGE plpgsql AS $$
 DECLARE
     me text := pg_catalog.format('once.keep of backend %s', pg_catalog.pg_backend_pid());
@@ -29,17 +27,17 @@ BEGIN
             began := pg_catalog.clock_timestamp();
             BEGIN
                 SELECT k.more INTO again FROM once_job.keep_step(me, each) AS k;
-            EXCEPTION WHEN OTHERS THEN      -- the next step has its turn
+            EXCEPTION WHEN OTHERS THEN      -- continue with the next step
                 GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, said = MESSAGE_TEXT;
                 again := false;
                 BEGIN
                     PERFORM once_job.keep_failed(me, each, code, said);
-                EXCEPTION WHEN OTHERS THEN      -- a full disk takes no note either
+                EXCEPTION WHEN OTHERS THEN      -- a full disk cannot store it either
                     RAISE WARNING 'pgonce: step % failed: % %', each, code, said;
                 END;
             END;
             EXIT WHEN NOT again OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
-            -- A fifth of a core at most: the rest is for the attempts.
+            -- At most a fifth of a core: the rest is for the attempts.
             took := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) began;
             COMMIT;
             PERFORM pg_catalog.pg_sleep_for(least(took OPERATOR(pg_catalog.*) 4::double precision, interval '1 second'));

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.keep_failed(keeper, step, sqlstate, message): a keeper notes that a step failed: once_job.keep_step cannot, since what
--- it wrote was rolled back. once.keeper_status shows it until the step succeeds.
+-- once_job.keep_failed(keeper, step, sqlstate, message): a keeper records that a step failed: once_job.keep_step cannot, since its own
+-- writes were rolled back. once.keeper_status shows it until the step succeeds.
 CREATE FUNCTION once_job.keep_failed(keeper text, step text, sqlstate text, message text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable

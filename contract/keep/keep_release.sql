@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.keep_release(keeper): a keeper that stops lets the next one work at once. False where it did not hold the lease.
+-- once_job.keep_release(keeper): a keeper that stops releases its lease, so that the next one can work at once. False if it did not hold
+-- the lease.
 CREATE FUNCTION once_job.keep_release(keeper text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

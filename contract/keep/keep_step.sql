@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.keep_step(keeper, step, concurrently): one short piece of one step of the keeper's work (see once_job.keep_steps), in one
--- short transaction.
+-- once_job.keep_step(keeper, step, concurrently): one short part of one step of the keeper's work (see once_job.keep_steps), in one short
+-- transaction.
 --   done     rows or partitions that it worked on
 --   more     there is more to do now: call again
---   command  not NULL: a statement that the caller runs by itself, outside of a transaction, before it calls again. Only
---            with concurrently, for a caller who owns the contract's tables, from PostgreSQL 14 on
---   detail   what was done, or what holds the step back, for a log
--- Raises 55000 where the keeper does not hold the lease (once_job.keep_take), 22023 for an unknown step, 25000 above READ
--- COMMITTED, and what the step meets: 55P03 where a lock was not to be had, for example. Note that with once_job.keep_failed, go
--- on with the next step, and come back to this one in the next round.
+--   command  not NULL: a statement that the caller runs alone, outside of a transaction, before it calls again. Only
+--            with concurrently, for a caller that owns the contract's tables, from PostgreSQL 14 on
+--   detail   what was done, or what holds the step up, for a log
+-- Raises 55000 if the keeper does not hold the lease (once_job.keep_take), 22023 for an unknown step, 25000 above READ COMMITTED, and any
+-- error of the step itself: for example 55P03 if a lock could not be acquired. Record such an error with once_job.keep_failed, continue
+-- with the next step, and try this one again in the next round.
 CREATE FUNCTION once_job.keep_step(keeper text, step text, concurrently boolean DEFAULT false, OUT done bigint,
     OUT more boolean, OUT command text, OUT detail text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.keep_steps(): the steps of a keeper's round, in their order. Each is worked off with
--- once_job.keep_step, piece by piece; one that fails does not stop the others.
+-- once_job.keep_steps(): the steps of a keeper's round, in order. Run each with once_job.keep_step, part by part; one that fails does not
+-- stop the others.
 CREATE FUNCTION once_job.keep_steps() RETURNS TABLE (ord integer, step text, what text)
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     VALUES

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.keeper_status(): how each of the keeper's steps fared: when it was begun and succeeded last, its last failure, and
--- how many rows or partitions it has worked on in all. NULLs: it never ran.
+-- once.keeper_status(): the state of each of the keeper's steps: when it last began and last succeeded, its last failure, and how many
+-- rows or partitions it has worked on in total. NULLs: it never ran.
 CREATE FUNCTION once.keeper_status() RETURNS TABLE (step text, ord integer, last_started timestamptz,
     last_success timestamptz, last_error_at timestamptz, last_error text, done_total bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

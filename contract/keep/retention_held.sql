@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.retention_held(): what holds retention back now, and from when on everything is kept
--- therefore (held_before). what is
+-- once.retention_held(): what prevents deletion now, and the time since when everything is therefore kept (held_before). what is
 --   clock     it is not steady for long enough yet (once.setting.clock_settle), or no keeper has read it (since is NULL)
 --   relay     its oldest undelivered event is older than what would be deleted
 --   consumer  its oldest position is
---   day       a closing day waits: for an attempt under a lease, or for a row that is just being changed
--- Nothing where everything goes its way.
+--   day       a closing day waits: for an attempt under a lease, or for a row that is being changed
+-- No rows if nothing does.
 CREATE FUNCTION once.retention_held() RETURNS TABLE (what text, name text, tenant text, since timestamptz,
     held_before timestamptz, hint text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -17,7 +16,7 @@ BEGIN
     IF why IS NOT NULL THEN
         RETURN QUERY SELECT 'clock', 'database', NULL::text, (SELECT c.unsteady_since FROM once.clock AS c), NULL::timestamptz,
             why || CASE WHEN EXISTS (SELECT FROM once.clock)
-                        THEN '. It settles by itself; if not, look at the server''s time synchronisation.'
+                        THEN '. It becomes steady without help; if not, check the server''s time synchronisation.'
                         ELSE ', and nothing is deleted before: start pgonce keep.' END;
     END IF;
     SELECT clock_timestamp() - least(min(p.retention), (SELECT make_interval(days => s.horizon_days) FROM once.setting AS s))
@@ -26,8 +25,8 @@ BEGIN
     SELECT b.what, b.name, b.tenant, b.since, b.needed_from, CASE b.what
            WHEN 'relay' THEN CASE WHEN EXISTS (SELECT FROM once.capture AS k WHERE k.slot = b.name)
                THEN 'It is a replication slot: see once.capture_list. ' ELSE '' END
-               || 'Let it deliver, retry or discard what is parked (once.parked_list), or once.drop_relay.'
-           ELSE 'Start it. Of a part that is no more: once.consumer_report(consumer, NULL, tenant, part).' END
+               || 'Let it deliver, retry or discard its parked events (once.parked_list), or call once.drop_relay.'
+           ELSE 'Start it. If a part no longer exists: once.consumer_report(consumer, NULL, tenant, part).' END
       FROM once._backlog() AS b WHERE b.needed_from < shortest;
     RETURN QUERY
     SELECT 'day', (date '1970-01-01' + c.day)::text, NULL::text, c.held_since, to_timestamp(c.day * 86400.0), c.held

@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.set_keeping(horizon_days, days_ahead, clock_skew, clock_settle, dead_retention,
--- decision_retention, outbox_retention): what holds for the whole installation, returned as it is
--- then. What is left out (NULL) stays; defaults in brackets.
---   horizon_days        (7) past days whose UUIDv7 keys are taken; later ones are expired. What is closed stays closed
---   days_ahead          (2) days whose partitions are made in advance
+-- once.set_keeping(horizon_days, days_ahead, clock_skew, clock_settle, dead_retention, decision_retention, outbox_retention): changes the
+-- settings of the whole installation, and returns them. A NULL argument changes nothing; defaults in brackets.
+--   horizon_days        (7) past days whose UUIDv7 keys are accepted; older ones are expired. A closed day stays closed
+--   days_ahead          (2) days whose partitions are created in advance
 --   clock_skew          (5 minutes) how far in the future the day of a UUIDv7 key may begin
 --   clock_settle        (1 hour) for how long the clock must be steady before anything is deleted
 --   dead_retention      (90 days) dead events and messages are given up after it, and their decisions deleted
@@ -26,6 +25,6 @@ BEGIN
            outbox_retention = coalesce(outbox_retention, s.outbox_retention)
      WHERE s.only_row
     RETURNING s.* INTO STRICT setting;
-    setting.salt := NULL;       -- nobody's business
+    setting.salt := NULL;       -- secret
     RETURN setting;
 END $$;

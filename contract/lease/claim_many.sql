@@ -12,9 +12,9 @@
 -- snapshot is later than the locks, so it sees every row that exists, and it needs no ON CONFLICT, which costs each row a third look at
 -- the index. Keys of bucket 0 go to their table by name. A single key of bucket 0 is locked without a statement and inserted by one:
 -- under light load most batches are of this kind. Otherwise a statement looks, inserts the new intents, and returns the plain verdicts: a
--- new claim, a replay, another attempt at work, a mismatch. Whatever needs a decision under the row's lock (a takeover, a doubt, a closed
--- day) goes to once._claim. The settings pin the plans to index look-ups: a plan made while the table was empty would stay a sequential
--- scan. jit is off because a disabled scan looks expensive enough to be compiled.
+-- new claim, a replay, another attempt at work, a mismatch. A case that needs a decision under the row's lock (a takeover, a doubt, a
+-- closed day) goes to once._claim. The settings pin the plans to index look-ups: a plan made while the table was empty would stay a
+-- sequential scan. jit is off because a disabled scan looks expensive enough to be compiled.
 CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL, lease interval DEFAULT NULL,
     retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL, takeover boolean DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,

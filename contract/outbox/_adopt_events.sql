@@ -1,17 +1,17 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._adopt_events(): gives the events that came with a restore from another cluster an xid that every snapshot of this
--- one has seen. Theirs would mean nothing here, or, once this cluster has counted so far, something wrong. An event that
--- can be read, though no transaction that could have written it has ended, is such a one. Both searches are by index, so
--- that a call that finds nothing costs nothing. What is parked follows its event. Logical replication brings no sequences:
--- those that number events and parked messages go on behind what is there, since an event with the number of one that is
--- parked would be taken for it. That looks at every number, once for a relay.
+-- once._adopt_events(): gives events restored from another cluster an xid that every snapshot of this cluster has seen. Their own xids
+-- mean nothing here and would be wrong once this cluster has counted that far. An event is from elsewhere if it can be read although no
+-- transaction that could have written it here has ended. Both searches use an index, so that a call that finds nothing costs nothing.
+-- Parked rows follow their event. Logical replication does not copy sequences: those that number events and parked messages continue
+-- after the highest number in use, because an event with the number of a parked one would be mistaken for it. That reads every number,
+-- once for a relay.
 CREATE FUNCTION once._adopt_events() RETURNS bigint
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     adopted bigint;
 BEGIN
-    -- One statement and so one snapshot: what it can read, and what it says of xids, agree.
+    -- One statement and so one snapshot, so that the rows it reads and the xids that it compares agree.
     WITH now AS MATERIALIZED (
         SELECT s.snapshot, pg_snapshot_xmax(s.snapshot) AS beyond,
                ARRAY(SELECT x FROM pg_snapshot_xip(s.snapshot) AS x) AS running,
@@ -27,7 +27,7 @@ BEGIN
         UPDATE once.outbox AS o SET xid = '3' FROM foreign_event AS f
          WHERE o.day = f.day AND o.xid = f.xid AND o.id = f.id RETURNING 1)
     SELECT count(*) INTO adopted FROM changed;
-    -- Only forwards: others may be counting.
+    -- Only forwards: other sessions may be using it.
     PERFORM setval('once.outbox_id_seq', n.last)
        FROM (SELECT greatest((SELECT max(o.id) FROM once.outbox AS o), (SELECT max(p.id) FROM once.parked_event AS p)) AS last) AS n
       WHERE n.last >= (SELECT s.last_value + s.is_called::integer FROM once.outbox_id_seq AS s);

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_event(...): raises what is wrong with an event, or that its day has no partition and cannot have one; returns where
--- nothing is (names that are long and yet within bounds, a day that is there by now). day NULL: it has none as yet.
+-- once._check_event(...): raises if an event is invalid, or if its day has no partition and cannot have one. Returns otherwise (for long
+-- names within the limits, and if the day exists by now). day NULL: it has no partition yet.
 CREATE FUNCTION once._check_event(tenant text, scope text, key text, topic text, kind text, payload jsonb,
     payload_bytes bytea, content_type text, headers jsonb, day integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -13,15 +13,15 @@ BEGIN
             HINT = 'topic and event_type: 1 to 255 characters; scope and key: both or neither; headers: a JSON object.';
     END IF;
     IF payload_bytes IS NOT NULL AND once._is_content_type(content_type) IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the content type is missing, or no content type',
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the content type is missing or invalid',
             DETAIL = format('topic=%s content_type=%s', quote_nullable(left(topic, 80)), quote_nullable(left(content_type, 80))),
             HINT = 'content_type: type/subtype, such as application/x-protobuf, in at most 255 visible ASCII characters.';
     END IF;
-    -- What the index that keeps an event single holds.
+    -- The most that the index for unique events can hold.
     IF key IS NOT NULL AND octet_length(concat(tenant, scope, key, kind)) > 2600 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the names of an event are too long together',
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: tenant, scope, key and event_type are too long in total',
             DETAIL = format('they have %s bytes', octet_length(concat(tenant, scope, key, kind))),
-            HINT = 'tenant, scope, key and event_type: at most 2600 bytes together.';
+            HINT = 'They may have 2600 bytes in total.';
     END IF;
     PERFORM once._refuse('P4060', tenant, scope, key, format('%s: %s bytes, at most %s', part, size, most))
        FROM (VALUES ('payload', coalesce(octet_length(payload_bytes), octet_length(payload::text)),

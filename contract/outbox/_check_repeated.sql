@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_repeated(...): raises P4051 where an intent emits an event of this type again with another content.
+-- once._check_repeated(...): raises P4051 if an intent emits an event of this type again with another content.
 CREATE FUNCTION once._check_repeated(tenant text, scope text, key text, kind text, topic text, payload jsonb,
     payload_bytes bytea, content_type text, headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_retired(day): raises 55006 where a day of the outbox is still needed (once._outbox_needed).
+-- once._check_retired(day): raises 55006 if a day of the outbox is still needed (once._outbox_needed).
 CREATE FUNCTION once._check_retired(day integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     needed record := once._outbox_needed(day);

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._demote(relay, now, until): parked events that are due by their time (NULL: now) and stand behind another of their aggregate
--- wait for once._promote, 1000 of them at a time. That other one is dead, as a rule. They are looked for again under the relay's row:
--- else its end could be missed. If somebody has that row, an operator with an open decision perhaps, the next call does it.
--- It does nothing in a session that does not hold the relay: how the holder treats dead events is unknown there.
+-- once._demote(relay, now, until): makes parked events that are due by their time (NULL: now) but behind another event of their
+-- aggregate, normally a dead one, wait for once._promote, 1000 at a time. It searches again under the relay's row, because it could
+-- otherwise miss that the other event has gone. If another session holds that row, perhaps an operator with an open decision, the next
+-- call does it. It does nothing in a session that does not hold the relay, which cannot know how the holder treats dead events.
 CREATE FUNCTION once._demote(relay text, now timestamptz, until timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable

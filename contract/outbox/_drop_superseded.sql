@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._drop_superseded(day): deletes the delayed events that once.emit has published on this day: when the day is dropped, nothing
--- would tell any more that they are. A look-up for each delayed event that has a key.
+-- once._drop_superseded(day): deletes the delayed events that once.emit has published on this day: once the day is dropped, nothing would
+-- show that they were published. One look-up for each delayed event with a key.
 CREATE FUNCTION once._drop_superseded(day integer) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable

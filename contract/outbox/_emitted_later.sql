@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._emitted_later(tenant, scope, key, kind, day): whether an intent's event was emitted on a later day than the clock says
--- now: it has stepped back. Asked where once.outbox_day_seq is not at this day; leaves it there or later, before the event is
--- inserted: whoever emits on an earlier day finds it so, and asks.
+-- once._emitted_later(tenant, scope, key, kind, day): whether an intent's event was emitted on a later day than the clock says now,
+-- because the clock was set back. Called if once.outbox_day_seq is not at this day. Leaves it at this day or later before the event is
+-- inserted, so that an emit on an earlier day also calls this function.
 CREATE FUNCTION once._emitted_later(tenant text, scope text, key text, kind text, day integer) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 BEGIN

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._event_relays(event): what each relay that takes the event's topic has done with it, as a JSON array: 'pending',
--- 'waiting', 'retrying', 'dead', or 'passed': delivered, discarded, or from before the relay began.
+-- once._event_relays(event): the event's state with each relay that takes its topic, as a JSON array: 'pending', 'waiting', 'retrying',
+-- 'dead', or 'passed': delivered, discarded, or from before the relay began.
 CREATE FUNCTION once._event_relays(event once.outbox) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay,

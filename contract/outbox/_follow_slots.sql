@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._follow_slots(): the relay's row of each capture follows its slot: where the slot has confirmed the mark, what the mark sees
--- is done with, and a new mark is set. Where the slot cannot be trusted that is noted, and nothing follows it any more, whatever
--- becomes of it, until once.relay_adopt: one that was gone and is there again is another one. The keeper does it in each
--- round, and once.retire_outbox.
+-- once._follow_slots(): makes the relay's row of each capture follow its slot: once the slot has confirmed the mark, everything that the
+-- mark sees is done, and a new mark is set. If the slot cannot be trusted, that is recorded, and nothing follows it until
+-- once.relay_adopt, even if it recovers: a slot that was gone and exists again is another slot. Called by the keeper in each round, and
+-- by once.retire_outbox.
 CREATE FUNCTION once._follow_slots() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz := clock_timestamp();

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._outbox_needed(day): why a day of the outbox is still needed, and a hint: a relay has not passed all of it, an event of
--- it is parked, or there are events and nobody to publish them. NULL where it is not.
+-- once._outbox_needed(day): why a day of the outbox is still needed, and a hint: a relay has not passed all of it, one of its events is
+-- parked, or there are events and no relay to publish them. NULL if it is not needed.
 CREATE FUNCTION once._outbox_needed(day integer, OUT why text, OUT hint text)
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -8,8 +8,8 @@ BEGIN
     SELECT format('relay %L has not passed all of it', r.relay), CASE WHEN r.written_by <> r.xmin
            THEN 'Its progress is of another cluster: see once.relay_adopt.'
            WHEN EXISTS (SELECT FROM once.capture AS c WHERE c.slot = r.relay)
-           THEN 'It is a replication slot: see once.capture_list, or once.drop_relay, if nobody waits for its events any more.'
-           ELSE 'Start it, or once.drop_relay, if nobody waits for its events any more.' END
+           THEN 'It is a replication slot: see once.capture_list, or call once.drop_relay if its events are no longer needed.'
+           ELSE 'Start it, or call once.drop_relay if its events are no longer needed.' END
       INTO why, hint
       FROM once.relay AS r
      WHERE EXISTS (SELECT FROM once.outbox AS o
@@ -24,7 +24,7 @@ BEGIN
           FROM once.parked_event AS p WHERE p.day = day GROUP BY p.relay ORDER BY p.relay LIMIT 1;
     END IF;
     IF why IS NULL AND NOT EXISTS (SELECT FROM once.relay) AND EXISTS (SELECT FROM once.outbox AS o WHERE o.day = day) THEN
-        why := 'it holds events, and there is no relay that could have published them';
-        hint := 'Start a relay. If nobody shall ever have these events, delete them from once.outbox as its owner.';
+        why := 'it has events, and no relay has existed that could publish them';
+        hint := 'Start a relay. If these events are not needed, delete them from once.outbox as its owner.';
     END IF;
 END $$;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._outbox_subscribed(): whether events come into this database by logical replication: then their xids are those of the
--- publisher, and no snapshot of ours says anything of them. A subscription that is disabled counts.
+-- once._outbox_subscribed(): whether events arrive in this database by logical replication: then their xids are the publisher's, and
+-- snapshots of this database do not apply to them. A disabled subscription counts.
 CREATE FUNCTION once._outbox_subscribed() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM pg_subscription_rel AS s
                     WHERE s.srrelid = 'once.outbox'::regclass

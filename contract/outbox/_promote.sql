@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._promote(relay, aggregates): of each of these aggregates, the first parked event that is not dead is due now, if it
--- waited for one before it. Called whenever something parked has gone or died; NULL: of all aggregates. What waits behind
--- another has next_at 'infinity', so that once_job.relay_due does not look through all of them each time.
+-- once._promote(relay, aggregates): makes the first parked event of each of these aggregates that is not dead due now, if it waited for
+-- an earlier one. Called whenever a parked event has gone or died; NULL: for all aggregates. An event that waits behind another has
+-- next_at 'infinity', so that once_job.relay_due does not read all of them each time.
 --
--- Here and in its neighbours rows are found by a look-up each, written with LIMIT, BETWEEN and an order that only one index
--- has, and are changed by their address. While a table is empty all indexes look alike; a plan that was made then is still
--- a search when it has filled. No sort: while all that is parked is dead, the index of what is due looks like the cheapest.
+-- Here and in the neighbouring functions rows are found by one look-up each, written with LIMIT, BETWEEN and an order that only one index
+-- has, and are changed by their address. While a table is empty all indexes look alike, and a plan made then stays in use when the table
+-- has filled. There is no sort: while all parked events are dead, the index of due events would look like the cheapest.
 CREATE FUNCTION once._promote(relay text, aggregates bigint[]) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 #variable_conflict use_variable

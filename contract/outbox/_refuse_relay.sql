@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._refuse_relay(code, relay, what, hint): raises what is wrong with a call about a relay, naming it.
+-- once._refuse_relay(code, relay, what, hint): raises an error about a relay, naming it.
 CREATE FUNCTION once._refuse_relay(code text, relay text, what text, hint text DEFAULT NULL, detail text DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

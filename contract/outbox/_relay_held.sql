@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._relay_held(relay): whether this session holds the relay's lock. The catalogue of locks is the only one who knows:
--- to try the lock once more succeeds for its holder and for everybody when it is free.
+-- once._relay_held(relay): whether this session holds the relay's lock. Only the catalogue of locks shows that: trying the lock again
+-- succeeds for its holder, and for every session while it is free.
 CREATE FUNCTION once._relay_held(relay text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     number bigint := once._relay_lock(relay);

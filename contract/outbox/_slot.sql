@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._slot(slot, server): how a replication slot of this database stands. why: it cannot be trusted to have brought all that
--- it has confirmed, or never will; NULL: it can. server: which one it was when the slot was last trusted (its WAL's timeline and its
--- cluster's identifier, as now_on says now; NULL: it was not yet); written: how far this server's WAL is. A slot does not follow to a
--- promoted standby unless the server synchronises it; one that is there under its name is a new one then, and what lies between the
--- two nobody gets. A standby has slots of its own: asked there, it says nothing of them.
+-- once._slot(slot, server): the state of a replication slot of this database. why: the reason why it may have lost or may never deliver
+-- something that it confirmed; NULL: it can be trusted. server: the server on which the slot was last trusted (its WAL's timeline and its
+-- cluster's identifier, in the form of now_on; NULL: not yet); written: how far this server's WAL is written. A slot does not move to a
+-- promoted standby unless the server synchronises it; a slot of that name there is a new one, and the events between the two are never
+-- delivered. A standby has slots of its own, about which this function says nothing.
 CREATE FUNCTION once._slot(slot text, server text, OUT why text, OUT confirmed pg_lsn, OUT active boolean, OUT wal_status text,
     OUT restart pg_lsn, OUT written pg_lsn, OUT now_on text) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable

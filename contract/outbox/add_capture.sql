@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.add_capture(slot): a logical replication slot of this database, by which Debezium or another client of pgoutput takes
--- events out of once.outbox, counts as a relay from now on: no day of the outbox is dropped that it has not passed, and nothing is
--- deleted that it may bring again. Its name is the relay's. What the outbox holds counts as not yet read: where the client
--- reads the table first (a snapshot), that is held for it, too. False where it is one already. Let the client make its slot
--- first. Ends with once.drop_relay. Raises 55000 where there is no such slot, or it cannot be trusted; 22023 where a relay
--- has this name, 55006 where another session is just making one; P4080 while events come by logical replication.
+-- once.add_capture(slot): from now on a logical replication slot of this database, by which Debezium or another client of pgoutput reads
+-- events from once.outbox, counts as a relay: no day of the outbox is dropped before the slot has passed it, and nothing is deleted that
+-- it may send again. The relay has the slot's name. All events in the outbox count as not yet read: if the client reads the table first
+-- (a snapshot), they are kept for that, too. False if the slot is a capture already. Let the client create its slot first. To end it,
+-- call once.drop_relay. Raises 55000 if there is no such slot, or it cannot be trusted; 22023 if a relay has this name, 55006 if another
+-- session is creating one; P4080 if events arrive by logical replication.
 CREATE FUNCTION once.add_capture(slot text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -20,13 +20,13 @@ BEGIN
     ELSIF EXISTS (SELECT FROM once.relay AS r WHERE r.relay = slot COLLATE "C") THEN
         PERFORM once._refuse_relay('22023', slot, 'a relay has this name', 'Give the slot another one.');
     ELSIF NOT pg_try_advisory_xact_lock(once._relay_lock(slot)) THEN
-        PERFORM once._refuse_relay('55006', slot, 'another session is at work on this name', 'Try again.');
+        PERFORM once._refuse_relay('55006', slot, 'another session is using this name', 'Try again.');
     ELSIF once._outbox_subscribed() THEN
-        PERFORM once._refuse_foreign(slot, 'the events come by a subscription');
+        PERFORM once._refuse_foreign(slot, 'the events arrive by a subscription');
     END IF;
     found := once._slot(slot, NULL);
     IF found.why IS NOT NULL THEN
-        PERFORM once._refuse_relay('55000', slot, 'the slot cannot be trusted', 'Start its client, which makes it, and call again.',
+        PERFORM once._refuse_relay('55000', slot, 'the slot cannot be trusted', 'Start its client, which creates it, and call again.',
             found.why);
     END IF;
     PERFORM once._adopt_events();

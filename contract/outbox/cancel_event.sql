@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.cancel_event(event_id, tenant): takes back an event of once.emit_later in the transaction of whatever makes it needless: it will
--- not be published if and only if that commits. False where it is not delayed any more, or not this tenant's: it is published, or
--- about to be, or was cancelled. For applications; operators have once.parked_discard, which is recorded. Raises P4003.
+-- once.cancel_event(event_id, tenant): cancels an event of once.emit_later, in the transaction that makes the event unnecessary: if that
+-- commits, the event is not published. False if it is no longer delayed (it is published, about to be, or was cancelled) or belongs to
+-- another tenant. For applications; operators have once.parked_discard, which is recorded. Raises P4003.
 CREATE FUNCTION once.cancel_event(event_id uuid, tenant text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable

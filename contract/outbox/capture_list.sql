@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.capture_list(): the replication slots that count as relays (once.add_capture), and how they stand now.
+-- once.capture_list(): the replication slots that count as relays (once.add_capture), with their current state.
 --   state       'active': a client is connected; 'idle': none is; 'broken': nothing follows the slot until once.relay_adopt
 --   why         why it is broken: it is gone, invalidated, or that of another server
---   since       since when it is broken; else when it was last seen to have passed all that was committed before
+--   since       since when it is broken; else when it was last seen to have passed everything committed before
 --   confirmed   how far the client has confirmed the WAL
 --   behind      bytes of WAL that it has not confirmed
 --   kept        bytes of WAL that the server keeps for it

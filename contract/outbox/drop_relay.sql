@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.drop_relay(relay, reason): deletes a relay: its progress and what is parked with it. Of a
--- capture (once.add_capture) it leaves the slot, which pg_drop_replication_slot drops. The
--- events stay in the outbox, and no longer wait for it. Recorded in once.parked_decision. False
--- where there is none. Raises 55006 while a session works for it, 22023 for a missing reason.
+-- once.drop_relay(relay, reason): deletes a relay: its progress and its parked events. For a capture (once.add_capture) the slot remains;
+-- drop it with pg_drop_replication_slot. The events stay in the outbox, and no longer wait for this relay. Recorded in
+-- once.parked_decision. False if there is no such relay. Raises 55006 while a session works for it, 22023 for a missing reason.
 CREATE FUNCTION once.drop_relay(relay text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable

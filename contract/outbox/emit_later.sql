@@ -1,14 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.emit_later(not_before, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent): as
--- once.emit, but the event is published at not_before and not sooner, by the database's clock; a relay that runs publishes it within
--- about a second. not_before in the past: at once. Until then it is in once.delayed_event, with once.parked_list(state => 'delayed')
--- and once.cancel_event. It takes its place in the order of its aggregate when it is released, as though it were emitted then: an event
--- that is emitted meanwhile is published before it and does not wait. created_at is then, too. Of one aggregate, those that are due
--- first come first; of those due at the same time the one that was emitted first.
--- With scope and key a second call with this event_type is the same event and changes nothing: the first not_before holds, and another
--- topic, payload or headers raise P4051. once.emit of the same event publishes it at once, as it is given there; the delayed one is
--- dropped. Raises what once.emit raises, but for the partitions; 22023 where not_before is missing, infinite, or more than 100 years
--- away: seconds and milliseconds were mixed up.
+-- once.emit_later(not_before, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent):
+-- once.emit for an event that is published at not_before and not sooner, by the database's clock; a running relay publishes it within
+-- about a second. not_before in the past: at once. Until then it is in once.delayed_event; see once.parked_list(state => 'delayed') and
+-- once.cancel_event. It takes its place in the order of its aggregate when it is released, as if it were emitted then: an event emitted
+-- meanwhile is published before it and does not wait. created_at is then, too. Events of one aggregate come in the order in which they
+-- are due, and those due at the same time in the order in which they were emitted. With scope and key a second call with this event_type
+-- is the same event and changes nothing: the first not_before remains, and another topic, payload or headers raise P4051. once.emit of
+-- the same event publishes it at once, with the content given there; the delayed one is dropped. Raises what once.emit raises, except for
+-- partitions; 22023 if not_before is missing, infinite, or more than 100 years away: probably seconds and milliseconds were confused.
 CREATE FUNCTION once.emit_later(not_before timestamptz, topic text, payload jsonb, aggregate_type text DEFAULT NULL,
     aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL, scope text DEFAULT NULL, key text DEFAULT NULL,
     headers jsonb DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL) RETURNS uuid
@@ -22,7 +21,7 @@ DECLARE
     held once.delayed_event;
 BEGIN
     IF (isfinite(not_before) AND not_before < now + interval '100 years') IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: an event that is delayed needs a time',
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: a delayed event needs a time',
             DETAIL = format('not_before=%s', quote_nullable(not_before)),
             HINT = 'not_before: a timestamptz, not infinity, and at most 100 years from now. to_timestamp() takes seconds.';
     END IF;
@@ -51,7 +50,7 @@ BEGIN
             RETURN event_id;
         END IF;
     END IF;
-    -- Not past one of its aggregate that is due and not released yet.
+    -- Not before an event of its aggregate that is due and not released yet.
     IF not_before <= now AND (aggregate_id IS NULL OR NOT EXISTS (
         SELECT FROM once.delayed_event AS d
          WHERE d.not_before <= now AND d.tenant = tenant COLLATE "C" AND d.aggregate_id = aggregate_id COLLATE "C"
@@ -62,6 +61,6 @@ BEGIN
         key, traceparent, headers, payload)
     VALUES (event_id, not_before, now, topic, kind, aggregate_type, aggregate_id, tenant, scope, key, once._trace(traceparent),
         headers, payload)
-    ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where another was first: 40001
+    ON CONFLICT DO NOTHING;     -- above READ COMMITTED, if another was first: 40001
     RETURN event_id;
 END $$;

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.outbox_summary(): how many events each relay has still to deliver, by topic and state (see once.parked_list), and
--- when the oldest of them was emitted. A relay with nothing to do has one row: topic NULL, state 'idle', 0 events. One
--- whose progress came by a restore or by logical replication (P4080): state 'of another cluster', and no pending ones.
--- Counts, and so reads, all of them.
+-- once.outbox_summary(): each relay's undelivered events, by topic and state (see once.parked_list), and when the oldest of them was
+-- emitted. A relay without any has one row: topic NULL, state 'idle', 0 events. A relay whose progress came by a restore or by logical
+-- replication (P4080) has state 'of another cluster', and no pending events. Counts, and so reads, all of them.
 CREATE FUNCTION once.outbox_summary() RETURNS TABLE (relay text, topic text, state text, events bigint, oldest timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.outbox_untaken(): the events that no relay takes, by topic: nobody will publish them, and they go when their day is dropped.
--- Looks at the newest 10,000 events, and at what the keeper has counted when it last went through the whole outbox (its step
--- 'untaken'); the larger count of the two. Nothing if a relay takes all topics. A replication slot counts as a relay from
--- once.add_capture on.
+-- once.outbox_untaken(): the events that no relay takes, by topic: they will not be published, and are deleted with their day. Looks at
+-- the newest 10,000 events, and at the keeper's count from its last pass through the whole outbox (its step 'untaken'); returns the
+-- larger count of the two. No rows if a relay takes all topics. A replication slot counts as a relay from once.add_capture on.
 CREATE FUNCTION once.outbox_untaken() RETURNS TABLE (topic text, events bigint, oldest timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$

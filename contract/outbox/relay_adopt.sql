@@ -1,18 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.relay_adopt(relay, reason, xids_continue): makes a relay whose progress was not written in
--- this database (P4080) one of this database. xids_continue says whether the transactions that its
--- progress names are this database's. true: they are, and only the row was written anew, by
--- pg_repack, or by a dump that was restored into the cluster that it is of; the relay goes on where
--- it was, and nothing is left out. false: they are another's, since all came by a dump or by logical
--- replication, and it is unknown what was published since: it goes on with what commits from now on,
--- and what the outbox held before is published only by once.parked_replay; what was parked stays
--- parked, and new events are numbered behind all that are there. A relay that is a replication slot (once.add_capture) and broken is
--- trusted again, and what it had not passed is held until it has passed this moment: first have its
--- client make the slot and, where events may be missing, read the table; xids_continue may be left
--- out there. Recorded in
--- once.parked_decision. Raises 55006 while a session works for the relay, 55000 where its slot cannot
--- be trusted, P4080 while events come by logical replication, 22023 for a missing reason, an unknown
--- relay, a missing xids_continue, and for true where its progress is ahead of all transactions here.
+-- once.relay_adopt(relay, reason, xids_continue): makes a relay whose progress was not written in this database (P4080) a relay of this
+-- database. xids_continue: whether the transactions named in its progress are this database's. true: they are, and only the row was
+-- written again, by pg_repack, or by a dump that was restored into its own cluster; the relay continues where it was, and skips nothing.
+-- false: they are another database's, because everything came by a dump or by logical replication, and it is unknown what was published
+-- since. The relay then begins with the events that commit from now on; only once.parked_replay publishes the older events of the outbox;
+-- parked events stay parked, and new events get numbers above all present ones. If the relay is a broken replication slot
+-- (once.add_capture), the slot is trusted again, and the events that it had not passed are kept until it has passed this moment: first
+-- have its client create the slot and, if events may be missing, read the table; xids_continue may be omitted in this case. Recorded in
+-- once.parked_decision. Raises 55006 while a session works for the relay, 55000 if its slot cannot be trusted, P4080 while events arrive
+-- by logical replication, 22023 for a missing reason, an unknown relay, a missing xids_continue, and for true if its progress is ahead of
+-- all transactions here.
 CREATE FUNCTION once.relay_adopt(relay text, reason text, xids_continue boolean DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -26,7 +23,7 @@ BEGIN
         PERFORM once._refuse_relay('55006', relay, 'a session works for this relay', 'Stop it first.');
     END IF;
     IF once._outbox_subscribed() THEN
-        PERFORM once._refuse_foreign(relay, 'the events come by a subscription: drop it first');
+        PERFORM once._refuse_foreign(relay, 'the events arrive by a subscription: drop it first');
     END IF;
     -- In the order in which once._follow_slots locks.
     PERFORM FROM once.capture AS c WHERE c.slot = relay COLLATE "C" FOR UPDATE;
@@ -34,7 +31,7 @@ BEGIN
     IF captured THEN
         slot := once._slot(relay, NULL);
         IF slot.why IS NOT NULL THEN
-            PERFORM once._refuse_relay('55000', relay, 'the slot cannot be trusted', 'Start its client, which makes it, and call again.',
+            PERFORM once._refuse_relay('55000', relay, 'the slot cannot be trusted', 'Start its client, which creates it, and call again.',
                 slot.why);
         END IF;
         xids_continue := coalesce(xids_continue, false) OR once._relay_own(relay);

@@ -1,15 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_due(relay, take, skip_dead): parked events whose turn it is, at most `take`, in the order of their ids: those
--- whose time has come and before which nothing of their aggregate is parked with this relay (with skip_dead: nothing that
--- is not dead), the longest due first; and behind each of them those of its aggregate that wait for nothing else, so that
--- a chain can be worked off in one go. An event without an aggregate waits for no other. attempts: how often it failed
--- before. skip_dead is the same for the whole of a turn: another begins with once_job.relay_take. blocked is false for
--- all. traceparent: see once_job.relay_fetch.
+-- once_job.relay_due(relay, take, skip_dead): parked events to try now, at most `take`, in the order of their ids: those that are due and
+-- before which no event of their aggregate is parked with this relay (with skip_dead: none that is not dead), the longest due first; and
+-- after each of them those of its aggregate that wait for nothing else, so that a chain can be delivered at once. An event without an
+-- aggregate waits for no other. attempts: how many attempts have failed. skip_dead stays the same as long as a session holds the relay:
+-- another value needs once_job.relay_take again. blocked is always false. traceparent: see once_job.relay_fetch.
 --
--- Why it is written so: what waits behind another is never due by its own time (once._promote), so the first statement meets
--- hardly a row that it does not return, however many wait. What is due and stands behind a dead one would be met each time,
--- until somebody decides: once._demote has it wait like the others. That looks as far as this has looked, and only if there
--- was something of that kind: else the first that are due are those that are returned.
+-- Why it is written so: an event that waits behind another is never due by its own time (once._promote), so the first statement reads
+-- hardly a row that it does not return, however many wait. A due event behind a dead one would be read each time until an operator
+-- decides, so once._demote makes it wait like the others. It searches as far as this function has read, and only if there was such an
+-- event: otherwise the first due events are the ones returned.
 CREATE FUNCTION once_job.relay_due(relay text, take integer, skip_dead boolean DEFAULT false) RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
@@ -24,7 +23,7 @@ BEGIN
     IF (take > 0) IS NOT TRUE THEN
         PERFORM once._refuse_relay('22023', relay, 'take is how many events to take, at least 1');
     END IF;
-    -- A clock that was ahead has stepped back: the waits that it began mean nothing any more. The longest is looked at.
+    -- A clock that was ahead has been set back: waits that began before are too long. Checks the longest.
     IF (SELECT p.updated_at FROM once.parked_event AS p
          WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at > now AND p.next_at < 'infinity'
          ORDER BY p.next_at DESC LIMIT 1) > now + interval '1 second' THEN

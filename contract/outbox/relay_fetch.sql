@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_fetch(relay, ids, xids, days, skip_dead): the events that once_job.relay_list listed, whole, in the order given.
--- blocked: an earlier event of its aggregate is parked with this relay (with skip_dead: and not dead): it must be parked
--- behind. traceparent: the event's own, or else that of its intent. At most
--- 10,000 at once (22023). An event that is no longer there has no row.
+-- once_job.relay_fetch(relay, ids, xids, days, skip_dead): the complete events that once_job.relay_list listed, in the given order.
+-- blocked: an earlier event of its aggregate is parked with this relay (with skip_dead: and not dead): park this one behind it.
+-- traceparent: the event's own, or else that of its intent. At most 10,000 at once (22023). An event that no longer exists has no row.
 CREATE FUNCTION once_job.relay_fetch(relay text, ids bigint[], xids xid8[], days integer[], skip_dead boolean DEFAULT false)
 RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

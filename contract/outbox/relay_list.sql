@@ -1,14 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_list(relay, seen, reading, after_id, take): the batch between two snapshots: the events of the relay's topics
--- that `reading` sees and `seen` did not, after after_id, in the order of their ids, at most `take`. Each committed event
--- falls into exactly one batch, and one that waited for another's lock comes after it. Narrow, so that a backlog is listed
--- by ten thousands; once_job.relay_fetch brings the events.
+-- once_job.relay_list(relay, seen, reading, after_id, take): the batch between two snapshots: the events of the relay's topics that
+-- `reading` sees and `seen` did not, after after_id, in the order of their ids, at most `take`. Each committed event is in exactly one
+-- batch, and an event that waited for another's lock comes after it. It returns few columns, so that a backlog is listed by ten
+-- thousands; once_job.relay_fetch returns the events.
 --
--- Why it is written so: what is new are the transactions from seen's end to reading's, and those that were running when
--- `seen` was taken and are not any more. Both are searched by index, so that neither what was published nor a transaction
--- that stays open for hours is read again each time. While a long batch is worked off, the ids of the next piece lie
--- close to after_id as a rule: they are looked for there first, and what is beyond is skipped within the index. Plans are
--- pinned, since one made while the outbox was empty would stay.
+-- Why it is written so: the new transactions are those from seen's end to reading's, and those that were running when `seen` was taken
+-- and have ended since. Both are searched by index, so that neither published events nor a transaction that stays open for hours are read
+-- again each time. While a long batch is being delivered, the ids of the next part are normally close to after_id: it looks for them
+-- there first, and skips later ones within the index. Plans are pinned, since a plan made while the outbox was empty would stay.
 CREATE FUNCTION once_job.relay_list(relay text, seen text, reading text, after_id bigint, take integer)
 RETURNS TABLE (id bigint, xid xid8, day integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -28,7 +27,7 @@ BEGIN
     SELECT r.topics INTO patterns FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
     IF NOT FOUND OR before IS NULL OR now IS NULL OR (take > 0) IS NOT TRUE THEN
         PERFORM once._refuse_relay('22023', relay, 'nothing can be listed',
-            'Name a relay that once_job.relay_take has made, two snapshots, and how many to list.');
+            'Pass a relay that once_job.relay_take has created, two snapshots, and how many to list.');
     END IF;
     IF above > 0 THEN
         upto := least(above::numeric + 4::bigint * take, upto)::bigint;

@@ -1,10 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_look(relay, seen): whether there may be something to read: `reading` is what is committed now; changed false:
--- no transaction has ended since `seen`, so there is nothing. flushed: what `reading` sees is also on disk (a producer with
--- synchronous_commit off is seen before it is). With a synchronous standby nothing is known to be there, and some managed
--- servers do not tell (once._wal_told); where false,
--- call once_job.relay_flush before anything of this snapshot is published. Writes nothing. Raises 55000 where the relay was
--- dropped.
+-- once_job.relay_look(relay, seen): whether there may be something to read: `reading` is what is committed now; changed false: no
+-- transaction has ended since `seen`, so there is nothing. flushed: everything that `reading` sees is also on disk (other sessions see a
+-- transaction with synchronous_commit off before it is). With a synchronous standby that is unknown, and some managed servers do not tell
+-- it (once._wal_told). If false, call once_job.relay_flush before you publish anything of this snapshot. Writes nothing. Raises 55000 if
+-- the relay was dropped.
 CREATE FUNCTION once_job.relay_look(relay text, seen text) RETURNS TABLE (reading text, changed boolean, flushed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -17,16 +16,17 @@ BEGIN
             'Call once_job.relay_take first.');
     END IF;
     reading := pg_current_snapshot();
-    -- Beyond the first xid that `seen` did not know, or with fewer transactions running: in both cases the texts differ.
+    -- Compares the transactions from the first xid that `seen` did not know, and those still running: if either changed, the texts
+    -- differ.
     changed := reading <> seen::pg_snapshot::text;
     IF changed THEN
-        -- A partition that was made just now may hold events of this snapshot, and not be known to this session. Its maker has a lock on it
-        -- until it is.
+        -- A partition created just now may have events of this snapshot, while this session does not know it yet. Its creator has a lock
+        -- on it until all sessions do.
         LOCK TABLE once.outbox IN ACCESS SHARE MODE;
     END IF;
     flushed := false;
     IF once._wal_told() THEN
-        -- In this order: what is in the snapshot was written to the WAL before.
+        -- In this order: what is in the snapshot was written to the WAL before it.
         written := pg_current_wal_insert_lsn();
         flushed := pg_current_wal_flush_lsn() >= written AND current_setting('synchronous_standby_names') = '';
     END IF;

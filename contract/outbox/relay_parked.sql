@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once_job.relay_parked(relay, most, weighed): how many events are parked with a relay; counts no further than `most` (NULL: all).
--- weighed: those that wait, for their first attempt or behind another of their aggregate, count a tenth each, as they cost no
--- attempts: a host that hangs may then have many put aside before the others have to wait.
+-- weighed: an event that waits, for its first attempt or behind another of its aggregate, counts a tenth, as it costs no attempts: many
+-- events of a host that hangs can then be parked before the others have to wait.
 CREATE FUNCTION once_job.relay_parked(relay text, most bigint DEFAULT NULL, weighed boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off AS $$

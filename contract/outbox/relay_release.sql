@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_release(take): moves delayed events that are due to the outbox, those that are due first, at most `take`. Relays call it
--- about once a second and the keeper in each round, so captures get them too. released: how many it has moved. wait_ms: when to
--- come again: 0: at once; NULL: nothing is delayed, or what is due cannot be moved now. One session does it at a time, so that the
--- order holds; the others go on without. It waits for nobody: what an operator or an application is just deciding about is left for
--- the next call, and so is what once.emit is just emitting. If the outbox has the event already, from once.emit, the delayed one
--- is dropped. Costs one look into an index where nothing is due. Does nothing while events come by logical replication, and where
--- today has no partition.
+-- once_job.relay_release(take): moves delayed events that are due to the outbox, the earliest first, at most `take`. Relays call it about
+-- once a second and the keeper in each round, so captures get them too. released: how many it has moved. wait_ms: when to call again: 0:
+-- at once; NULL: nothing is delayed, or due events cannot be moved now. One session does it at a time, so that the order is kept; the
+-- others continue without it. It never waits: an event about which an operator or an application is deciding is left for the next call,
+-- and so is one that once.emit is emitting. If the outbox has the event already, from once.emit, the delayed one is dropped. If nothing
+-- is due, it costs one look into an index. Does nothing while events arrive by logical replication, or if today has no partition.
 CREATE FUNCTION once_job.relay_release(take integer DEFAULT 500, OUT released bigint, OUT wait_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -34,8 +33,8 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- Each statement has a snapshot of its own: this one sees what the releaser before has left, the next one what was emitted before
-    -- the event's lock was had.
+    -- Each statement has its own snapshot: this one sees what the previous releaser has left, the next one sees the events emitted before
+    -- this session got the event's lock.
     due := ARRAY(
         SELECT l.address
           FROM (SELECT d.ctid AS address, d.event_id, d.key FROM once.delayed_event AS d
@@ -56,7 +55,7 @@ BEGIN
      ORDER BY g.not_before, g.emitted_at
     ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS released = ROW_COUNT;
-    -- Even where all that was due has been emitted already.
+    -- Even if all due events have been emitted already.
     IF cardinality(due) > 0 THEN
         wait_ms := 0;
     END IF;

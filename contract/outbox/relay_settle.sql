@@ -1,16 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_settle(relay, seen, reading, after_id, delivered, parked): stores how far a relay has
--- come and what became of its events, in one commit. reading NULL: the batch is done, and `seen` is
--- the new one; else the batch between `seen` and `reading` is done up to after_id. delivered:
--- parked events that were delivered at last (ids that are not parked do no harm). parked: events
--- that were not delivered: state 'waiting' (behind another, or for their first attempt), 'retrying'
--- or 'dead'; wait_ms from now, by the database's clock. known true: it was parked already (it came
--- from once_job.relay_due): should it not be any more, an operator has discarded it, and it stays
--- discarded. attempts: how often it failed, this time included. Where that is more than one beyond
--- what is stored, an operator has had it retried while this attempt was under way: this one is then
--- the first of its new attempts, and the event is not dead. Raises 55000 where this session does
--- not hold the relay (once_job.relay_take): a relay that lost its connection cannot write over its
--- successor. 22023 for a parking that is none.
+-- once_job.relay_settle(relay, seen, reading, after_id, delivered, parked): stores a relay's progress and the result for each of its
+-- events, in one commit. reading NULL: the batch is done, and `seen` is the new one; otherwise the batch between `seen` and `reading` is
+-- done up to after_id. delivered: parked events that have now been delivered (ids that are not parked do no harm). parked: events that
+-- were not delivered: state 'waiting' (behind another, or for their first attempt), 'retrying' or 'dead'; wait_ms from now, by the
+-- database's clock. known true: it was parked already (it came from once_job.relay_due): if it no longer is, an operator has discarded
+-- it, and it stays discarded. attempts: how many attempts have failed, including this one. If that is more than one above the stored
+-- number, an operator had it retried while this attempt was under way: this attempt is then the first of its new attempts, and the event
+-- is not dead. Raises 55000 if this session does not hold the relay (once_job.relay_take): a relay that lost its connection cannot
+-- overwrite its successor. 22023 for an invalid parked event.
 CREATE FUNCTION once_job.relay_settle(relay text, seen text, reading text, after_id bigint, delivered bigint[] DEFAULT NULL,
     parked once.parking[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -26,7 +23,7 @@ BEGIN
                           AND p.topic IS NOT NULL AND p.tenant IS NOT NULL
                           AND p.state IN ('waiting', 'retrying', 'dead')) IS NOT TRUE) THEN
         PERFORM once._refuse_relay('22023', relay, 'the progress or a parked event is incomplete',
-            'Give seen, with reading also after_id, and of each parked event id, xid, day, event_id, topic, tenant, state.');
+            'Pass seen, with reading also after_id, and for each parked event id, xid, day, event_id, topic, tenant, state.');
     END IF;
     IF NOT once._relay_held(relay) THEN
         PERFORM once._refuse_relay('55000', relay, 'this session does not hold the relay',
@@ -38,7 +35,7 @@ BEGIN
      WHERE r.relay = relay COLLATE "C" AND r.written_by = r.xmin;
     IF NOT FOUND THEN
         PERFORM once._refuse_relay('55000', relay, 'the relay was dropped, or its progress replaced',
-            'Call once_job.relay_take to begin anew.');
+            'Call once_job.relay_take to start again.');
     END IF;
     PERFORM once._relay_sign(relay);
 

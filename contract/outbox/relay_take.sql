@@ -1,14 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once_job.relay_take(relay, topics, from_now): makes this session the one that works for a relay, until it ends: it takes a
--- session-level advisory lock, without waiting. taken false: another session has it; ask again later. Else the relay's
--- progress: `seen` is done with; where `reading` is not NULL, of what it sees besides, the events up to after_id are done
--- too. A relay that is new begins with everything that the outbox holds, or, with from_now, with what commits from now on.
--- topics: LIKE patterns of the topics that it takes, NULL for all; what it has passed with other patterns stays passed.
--- Not through a pooler in transaction mode, which would hand the lock to others. Raises 22023 for the name of a
--- replication slot (once.add_capture); P4080 where the progress was not
--- written in this database (it came from a dump or by logical replication), where it is ahead of all transactions of
--- this cluster, and while events come by logical replication: the numbers of transactions mean nothing here. A promoted
--- standby, a restored base backup and a cluster after pg_upgrade go on: there the numbers do.
+-- once_job.relay_take(relay, topics, from_now): makes this session the only one that works for a relay, until the session ends: it takes
+-- a session-level advisory lock, without waiting. taken false: another session has it; try again later. Otherwise returns the relay's
+-- progress: everything in `seen` is done; if `reading` is not NULL, so are the events up to after_id among those that only `reading`
+-- sees. A new relay begins with all events in the outbox, or, with from_now, with those that commit from now on. topics: LIKE patterns of
+-- the topics that it takes, NULL for all; events that it has passed with other patterns stay passed. Do not use it through a pooler in
+-- transaction mode, which would give the lock to other clients. Raises 22023 for the name of a replication slot (once.add_capture); P4080
+-- if the progress was not written in this database (it came from a dump or by logical replication), if it is ahead of all transactions of
+-- this cluster, and while events arrive by logical replication: in these cases the numbers of transactions are invalid here. A promoted
+-- standby, a restored base backup and a cluster after pg_upgrade continue: there the numbers are valid.
 CREATE FUNCTION once_job.relay_take(relay text, topics text[] DEFAULT NULL, from_now boolean DEFAULT false)
 RETURNS TABLE (taken boolean, seen text, reading text, after_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -38,7 +37,7 @@ BEGIN
     END IF;
     SELECT r.* INTO stored FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
     foreign_by := CASE
-        WHEN once._outbox_subscribed() THEN 'the events come by a subscription'
+        WHEN once._outbox_subscribed() THEN 'the events arrive by a subscription'
         WHEN stored.relay IS NULL THEN NULL
         WHEN NOT once._relay_own(relay) THEN 'it was not written in this database'
         WHEN pg_snapshot_xmax(coalesce(stored.reading, stored.seen)) > pg_snapshot_xmax(pg_current_snapshot())

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.retire_outbox(day): drops the outbox of a past day (days since 1970), once every relay has passed all of it.
--- Returns how many events went, 0 where the day has no partition. Refused with 55006 while a relay is behind, while an
--- event of the day is parked, and where there are events and no relay at all; the DETAIL names them. 22023 for today and
--- later. Waits for open transactions, prepared ones among them, at most lock_timeout: set it, since new emits wait behind
--- it. Nothing can be lost: from then on nobody is inside the day, and a late emit fails aloud (P4098). Call it in READ
--- COMMITTED (55000): an older snapshot would not show the last events.
+-- once.retire_outbox(day): drops the outbox of a past day (days since 1970), once every relay has passed all of it. Returns how many
+-- events were dropped, 0 if the day has no partition. Refused with 55006 while a relay is behind, while an event of the day is parked,
+-- and if there are events and no relay at all; the DETAIL names them. 22023 for today and later. Waits for open transactions, including
+-- prepared ones, at most lock_timeout: set it, since new emits wait behind it. No event can be lost: after the lock no transaction is
+-- writing to the day, and a late emit fails with P4098. Call it in READ COMMITTED (55000): an older snapshot would not show the last
+-- events.
 CREATE FUNCTION once.retire_outbox(day integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 #variable_conflict use_variable
@@ -22,7 +22,7 @@ BEGIN
         RETURN 0;
     END IF;
     PERFORM once._follow_slots();
-    -- Before the lock, so that a day that cannot go yet stops nobody; and once more under it, which is what counts.
+    -- Checks before the lock, so that a day that is still needed stops no other transaction; then again under the lock, which decides.
     PERFORM once._check_retired(day);
     PERFORM once._drop_superseded(day);
     EXECUTE format('LOCK TABLE once.outbox, once.outbox_d%s IN ACCESS EXCLUSIVE MODE', day);

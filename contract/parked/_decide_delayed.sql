@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide_delayed(what, reason, piece): 'retry' (due now) or 'discard' of these delayed events, recorded in once.parked_decision: of
--- those that are still delayed.
+-- once._decide_delayed(what, reason, piece): 'retry' (due now) or 'discard' for these delayed events, if they are still delayed. Recorded
+-- in once.parked_decision.
 CREATE FUNCTION once._decide_delayed(what text, reason text, piece once.parked_piece) RETURNS once.parked_piece
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide_events(what, reason, of_state, piece): 'retry' or 'discard' of these parked events of one relay, recorded in
--- once.parked_decision: of those that are still parked, and in of_state (NULL: any). Under the relay's row: a running relay waits, and
--- neither overwrites the other.
+-- once._decide_events(what, reason, of_state, piece): 'retry' or 'discard' for these parked events of one relay, if they are still parked
+-- and in of_state (NULL: any). Recorded in once.parked_decision. Holds the relay's row: a running relay waits, and neither overwrites the
+-- other.
 --
--- What stands behind another of its aggregate waits for it, and has no time of its own: see once._promote and once_job.relay_due.
+-- An event behind another of its aggregate waits for that one, and has no time of its own: see once._promote and once_job.relay_due.
 CREATE FUNCTION once._decide_events(what text, reason text, of_state text, piece once.parked_piece) RETURNS once.parked_piece
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     PERFORM once._relay_row(holder);
     now := clock_timestamp();
-    -- What is given back is found by its address, as once._promote does; the states are those from before.
+    -- The returned rows are found by their address, as in once._promote; the states are those from before.
     WITH gone AS (
         DELETE FROM once.parked_event AS p
          WHERE what = 'discard' AND p.relay = holder COLLATE "C" AND p.id = ANY (chosen)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide_many(what, wanted, reason, dry_run, take, after): a piece of once.parked_retry_many and once.parked_discard_many: of the
--- events of one relay, of the delayed events, or of the messages of one consumer and tenant; the events come first. A look finds it
--- without a lock, then it is decided about; there its state counts as it is then. A dry run ends with the look.
+-- once._decide_many(what, wanted, reason, dry_run, take, after): one part of once.parked_retry_many and once.parked_discard_many: events
+-- of one relay, delayed events, or messages of one consumer and tenant; the events come first. First a look finds them without a lock.
+-- Then each is decided, by its state at that moment. A dry run ends after the look.
 CREATE FUNCTION once._decide_many(what text, wanted once.parked_filter, reason text, dry_run boolean, take integer, after text)
 RETURNS TABLE (met_kind text, met_holder text, met_topic text, met_state text, skipped text, items bigint, next text)
 LANGUAGE plpgsql AS $$

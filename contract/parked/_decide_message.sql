@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide_message(what, reason, consumer, tenant, message_id): 'retry' or 'discard' of a parked message, recorded in
--- once.parked_decision. NULL: it is done; '': it is not parked; else the SQLSTATE that says why not, and nothing was changed. Waits
+-- once._decide_message(what, reason, consumer, tenant, message_id): 'retry' or 'discard' for a parked message, recorded in
+-- once.parked_decision. NULL: done; '': it is not parked; otherwise the SQLSTATE of the reason why not, and nothing was changed. Waits
 -- while an attempt at it is under way.
 CREATE FUNCTION once._decide_message(what text, reason text, consumer text, tenant text, message_id text) RETURNS text
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
@@ -15,7 +15,7 @@ DECLARE
     error text;
     known text;
 BEGIN
-    -- Not its payload, which may be large. A look-up each, and then by address: see once._promote.
+    -- Without its payload, which may be large. One look-up each, and then by address: see once._promote.
     SELECT p.position, p.key_hash, p.fingerprint, p.state, p.error INTO place, lane, print, state, error
       FROM once.parked_message AS p
      WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C"
@@ -40,7 +40,7 @@ BEGIN
                             AND k.message_id BETWEEN (message_id COLLATE "C") AND (message_id COLLATE "C")
                           ORDER BY k.message_id LIMIT 1);
     ELSE
-        -- A malformed id, or one of a closed day, can never be applied: there is nothing to enter.
+        -- A malformed id, or one of a closed day, can never be applied: no row is needed.
         IF bucket >= 0 THEN
             known := once._receivable(tenant, consumer, message_id, bucket, print);
             IF known = 'P4029' OR EXISTS (SELECT FROM once.peek(consumer, message_id, tenant) AS i
@@ -49,14 +49,14 @@ BEGIN
             ELSIF known IN ('P4001', 'P4098') THEN
                 RETURN known;
             ELSIF known = 'P4099' THEN
-                -- A consumer under leases left it unfinished: nobody shall take it up again.
+                -- A consumer that works under leases left it unfinished: no attempt may continue it.
                 PERFORM once.resolve(consumer, message_id, 'succeeded', reason, tenant => tenant)
                    FROM once.peek(consumer, message_id, tenant) AS i
                   WHERE i.state IN ('processing', 'failed_retryable', 'in_doubt');
             ELSIF known = 'new' THEN
                 -- expand: insert_done(into => once.intent)
                 VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, print, NULL)
-                ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where a race was lost: 40001
+                ON CONFLICT DO NOTHING;     -- above READ COMMITTED, after a lost race: 40001
             END IF;
         END IF;
         DELETE FROM once.parked_message AS p

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide_messages(what, reason, of_state, piece): 'retry' or 'discard' of these parked messages of one consumer and tenant: of those
--- that are still parked, and in of_state (NULL: any). See once._decide_message.
+-- once._decide_messages(what, reason, of_state, piece): 'retry' or 'discard' for these parked messages of one consumer and tenant, if
+-- they are still parked and in of_state (NULL: any). See once._decide_message.
 --
--- A consumer has locked what it is trying, until its handler ends: that is skipped (P4029) and not waited for, since whoever waits here
--- holds up to a thousand others.
+-- A consumer locks the message that it is trying until its handler ends: such a message is skipped (P4029), because waiting for it would
+-- hold up to a thousand others.
 CREATE FUNCTION once._decide_messages(what text, reason text, of_state text, piece once.parked_piece) RETURNS once.parked_piece
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET jit = off AS $$
@@ -18,7 +18,7 @@ DECLARE
     codes text[];
     verdict text;
 BEGIN
-    -- A fresh statement: their states count as they are now. By a look-up each and by address: see once._promote.
+    -- A new statement: their states are those of now. One look-up each, and by address: see once._promote.
     SELECT array_agg(l.message_id), array_agg(l.topic), array_agg(l.state) INTO locked, topics, states
       FROM (SELECT p.message_id, p.topic, p.state
               FROM unnest(ids) WITH ORDINALITY AS u (id, n)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._decide_one(what, id, reason, relay, consumer, tenant): once.parked_retry and once.parked_discard: a decision about one event, with
--- one relay or (NULL) with each that has it parked, or while it is delayed; or about one message.
+-- once._decide_one(what, id, reason, relay, consumer, tenant): once.parked_retry and once.parked_discard: a decision about one event,
+-- with one relay or (NULL) with each relay that has it parked, or while it is delayed; or about one message.
 CREATE FUNCTION once._decide_one(what text, id text, reason text, relay text, consumer text, tenant text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._look_at_delayed(wanted, take, after): a piece of the delayed events that fit, which no relay has yet: at most `take` (10,000)
--- in the order of their ids. What is emitted after the first piece is not met.
+-- once._look_at_delayed(wanted, take, after): one part of the matching delayed events, which no relay has yet: at most `take` (10,000) in
+-- the order of their ids. Events emitted after the first part are not included.
 CREATE FUNCTION once._look_at_delayed(wanted once.parked_filter, take integer, after text) RETURNS once.parked_piece
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable

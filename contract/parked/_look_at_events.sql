@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._look_at_events(wanted, take, after): a piece of the parked events that fit: at most `take` (10,000), of one relay. Looks at no
--- more than 10,000 of them, without a lock. What is parked later than the relay's first piece is not met, so that it ends however
--- fast a relay parks. Raises 22023 for an unknown relay.
+-- once._look_at_events(wanted, take, after): one part of the matching parked events: at most `take` (10,000), of one relay. Reads no more
+-- than 10,000 of them, without a lock. Events parked after the relay's first part are not included, so that it ends however fast a relay
+-- parks. Raises 22023 for an unknown relay.
 CREATE FUNCTION once._look_at_events(wanted once.parked_filter, take integer, after text) RETURNS once.parked_piece
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    -- The id of the last, that of the last to be met, the relay.
+    -- The id of the last event read, the id to stop at, the relay.
     place text[] := regexp_match(after, '^event:([0-9]{1,18}):([0-9]{1,18}):(.*)$');
     behind bigint := coalesce(place[1]::bigint, 0);
     until bigint := place[2]::bigint;
@@ -16,7 +16,7 @@ BEGIN
     IF after IS NOT NULL AND (place[3] = coalesce(wanted.relay, place[3]) COLLATE "C") IS NOT TRUE THEN
         PERFORM once._refuse_place(after);
     ELSIF wanted.relay IS NOT NULL AND NOT EXISTS (SELECT FROM once.relay AS r WHERE r.relay = wanted.relay COLLATE "C") THEN
-        PERFORM once._refuse_relay('22023', wanted.relay, 'there is no such relay', 'once.outbox_summary() names those there are.');
+        PERFORM once._refuse_relay('22023', wanted.relay, 'there is no such relay', 'once.outbox_summary() lists the relays.');
     END IF;
     piece.holder := coalesce(place[3], wanted.relay, (SELECT min(r.relay) FROM once.relay AS r));
     IF until IS NULL THEN

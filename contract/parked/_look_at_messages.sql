@@ -1,16 +1,16 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._look_at_messages(wanted, take, after): a piece of the parked messages that fit: at most `take` (1,000), of one consumer and
--- tenant. Looks at no more than 10,000 of them, without a lock. It goes from key to key and within each in order, so that a run that is
--- interrupted has decided about the first of each key. What is parked later than its first piece is not met, so that it ends however
--- fast a consumer parks. after 'message:': from the beginning.
+-- once._look_at_messages(wanted, take, after): one part of the matching parked messages: at most `take` (1,000), of one consumer and
+-- tenant. Reads no more than 10,000 of them, without a lock. It goes from key to key and within each in order, so that an interrupted run
+-- has decided the first messages of each key. Messages parked after the first part are not included, so that it ends however fast a
+-- consumer parks. after 'message:': from the beginning.
 CREATE FUNCTION once._look_at_messages(wanted once.parked_filter, take integer, after text) RETURNS once.parked_piece
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    most CONSTANT integer := 1000;      -- an advisory lock each
+    most CONSTANT integer := 1000;      -- one advisory lock for each
     first CONSTANT bigint := -9223372036854775808;
-    -- The key's hash ('-': behind all keys), the position in it, that of the last to be met, the tenant's length, tenant, consumer.
+    -- The key's hash ('-': after all keys), the position in it, the position to stop at, the tenant's length, tenant, consumer.
     place text[] := regexp_match(nullif(after, 'message:'), '^message:(-|-?[0-9]{1,19}):([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,9}):(.*)$');
     keyless boolean := coalesce(place[1] = '-', false);
     lane bigint := CASE WHEN place IS NULL OR keyless THEN first ELSE place[1]::bigint END;

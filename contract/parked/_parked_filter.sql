@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._parked_filter(kind, relay, consumer, tenant, topic, event_type, error, state, before, states): which parked events or
--- messages are meant, of these states. Raises 22023 for what fits nothing, P4000 for the consumer, P4003 for the tenant.
+-- once._parked_filter(kind, relay, consumer, tenant, topic, event_type, error, state, before, states): the filter for parked events or
+-- messages in these states. Raises 22023 for a filter that matches nothing, P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once._parked_filter(kind text, relay text, consumer text, tenant text, topic text, event_type text, error text,
     state text, before timestamptz, states text[]) RETURNS once.parked_filter LANGUAGE plpgsql STABLE AS $$
 BEGIN

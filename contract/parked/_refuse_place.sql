@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._refuse_place(after): raises 22023: a decision about many cannot go on there.
+-- once._refuse_place(after): raises 22023: a decision about many cannot continue there.
 CREATE FUNCTION once._refuse_place(after text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = '22023',

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._show_event(event_id, tenant): once.parked_show of an event.
+-- once._show_event(event_id, tenant): once.parked_show for an event.
 CREATE FUNCTION once._show_event(event_id uuid, tenant text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable

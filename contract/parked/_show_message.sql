@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._show_message(consumer, tenant, message_id): once.parked_show of a message.
+-- once._show_message(consumer, tenant, message_id): once.parked_show for a message.
 CREATE FUNCTION once._show_message(consumer text, tenant text, message_id text) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE

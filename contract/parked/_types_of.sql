@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._types_of(headers): the types that the headers of a message name: Pgonce-Event-Type, a CloudEvent's type, AMQP's type.
+-- once._types_of(headers): the types named in a message's headers: Pgonce-Event-Type, a CloudEvent's type, AMQP's type.
 CREATE FUNCTION once._types_of(headers jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
     SELECT array_agg(h.value ORDER BY array_position(n.names, lower(h.key)))
       FROM (VALUES (ARRAY['pgonce-event-type', 'ce-type', 'ce_type', 'cloudevents:type', 'type'])) AS n (names)

@@ -1,10 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.parked_discard_many(reason, kind, relay, consumer, tenant, topic, event_type, error, state, before, dry_run, take, after):
--- once.parked_discard for all parked events and messages that fit, a piece at a time; the arguments, and what it returns, are those of
--- once.parked_retry_many. A dry run unless told otherwise. What was parked behind them goes on. state 'delayed': the events of
--- once.emit_later, which are cancelled.
--- skipped, of messages: P4029, somebody tries or decides about them just now; P4098 or P4001, the day of their UUIDv7 has no partition
--- or has not begun, so that nothing could keep them from being applied. Raises what once.parked_retry_many does.
+-- once.parked_discard for all matching parked events and messages, in parts; arguments and results are those of once.parked_retry_many.
+-- By default a dry run. Those parked behind them continue. state 'delayed': the events of once.emit_later, which are cancelled.
+-- skipped, for messages: P4029, another session is trying or deciding them now; P4098 or P4001, the day of their UUIDv7 has no partition
+-- or has not begun, so that no row could prevent that they are applied. Raises what once.parked_retry_many does.
 CREATE FUNCTION once.parked_discard_many(reason text DEFAULT NULL, kind text DEFAULT NULL, relay text DEFAULT NULL,
     consumer text DEFAULT NULL, tenant text DEFAULT NULL, topic text DEFAULT NULL, event_type text DEFAULT NULL,
     error text DEFAULT NULL, state text DEFAULT NULL, before timestamptz DEFAULT NULL, dry_run boolean DEFAULT true,

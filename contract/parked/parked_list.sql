@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.parked_list(kind, relay, consumer, tenant, topic, event_type, error, state, before, id, take): parked events and messages, at most
 -- `take`: 'dead' (after the last attempt: decide with once.parked_retry or once.parked_discard), then 'retrying' (at next_at), then
--- 'waiting' (behind another of its aggregate or key, or for its first attempt); of each the events by relay, and then the messages by
--- consumer, the oldest first. Each argument narrows the list, as for once.parked_retry_many; NULL does not. Two states are listed only if
--- they are asked for, and are of events: 'pending' (the relay has not reached it yet) and 'delayed' (once.emit_later; no relay has it yet),
--- the first that is due first. next_at NULL: not before what stands before it is gone. Raises 22023 for what fits nothing, P4000 for the
+-- 'waiting' (behind another of its aggregate or key, or for its first attempt); in each state the events by relay, and then the messages
+-- by consumer, the oldest first. Each argument narrows the list, as for once.parked_retry_many; NULL does not. Two states, of events, are
+-- listed only if state names them: 'pending' (the relay has not reached it yet) and 'delayed' (once.emit_later; no relay has it yet), the
+-- first due first. next_at NULL: not before the earlier ones are gone. Raises 22023 for a filter that matches nothing, P4000 for the
 -- consumer, P4003 for the tenant.
 CREATE FUNCTION once.parked_list(kind text DEFAULT NULL, relay text DEFAULT NULL, consumer text DEFAULT NULL, tenant text DEFAULT NULL,
     topic text DEFAULT NULL, event_type text DEFAULT NULL, error text DEFAULT NULL, state text DEFAULT NULL,
@@ -35,7 +35,7 @@ BEGIN
         SELECT 'event', r.relay::text, n.state, n.event_id::text, n.topic::text, n.event_type::text, n.tenant::text, n.aggregate_type::text,
                n.aggregate_id::text, NULL::text, 0, NULL::timestamptz, n.error, NULL::text, n.created_at
           FROM once.relay AS r
-          -- In the order of their transactions, so that a few of a long backlog are had at once.
+          -- In the order of their transactions, so that the first few of a long backlog are found at once.
          CROSS JOIN LATERAL (
                 (SELECT e.* FROM (SELECT o.*, 'pending' AS state, NULL AS error FROM once.outbox AS o) AS e
                   WHERE e.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x))

@@ -1,14 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.parked_replay(relay, from_time, topic, reason, forgotten): has a relay deliver again what it has
--- passed: every event that the outbox still holds, emitted since from_time (of this topic; NULL: of
--- all that the relay takes), is parked as 'waiting', in order, and newer events of their aggregates
--- wait behind them. Receivers see the same event ids again. What is parked already stays as it is.
--- Returns how many it parked; recorded in once.parked_decision. Newer events that a running relay
--- has already in its hands are not held back. Events that are older than inboxes remember would be
--- applied a second time, so they are refused unless forgotten is true: older than the retention of
--- this database's default policy, or of a consumer that reports to this database. Of consumers
--- elsewhere nothing is known here: compare with their scopes' retention. Raises 22023 for these, for
--- a missing reason or time, for an unknown relay, and for one that is a replication slot.
+-- once.parked_replay(relay, from_time, topic, reason, forgotten): makes a relay deliver events again that it has passed: every event
+-- still in the outbox that was emitted since from_time (of this topic; NULL: of all that the relay takes) is parked as 'waiting', in
+-- order, and newer events of their aggregates wait behind them. Receivers see the same event ids again. Events that are parked already
+-- stay as they are. Returns how many it parked; recorded in once.parked_decision. Newer events that a running relay has already read are
+-- not held back. Events older than the inboxes' memory would be applied a second time, so they are refused unless forgotten is true:
+-- older than the retention of this database's default policy, or of a consumer that reports to this database. About consumers elsewhere
+-- nothing is known here: compare with their scopes' retention. Raises 22023 for such events, for a missing reason or time, for an unknown
+-- relay, and for a replication slot.
 CREATE FUNCTION once.parked_replay(relay text, from_time timestamptz, topic text, reason text, forgotten boolean DEFAULT false)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off AS $$
@@ -50,7 +48,7 @@ BEGIN
          WHERE s.scope = '' OR s.scope IN (SELECT c.consumer FROM once.consumer_position AS c);
         IF oldest < now - remembered THEN
             PERFORM once._refuse_relay('22023', relay, 'these events are older than an inbox remembers',
-                'A consumer that has forgotten them applies them again. Begin later, or, where that is harmless or every consumer '
+                'A consumer that has forgotten them applies them again. Begin later, or, if that is harmless or every consumer '
                     || 'remembers longer, pass forgotten => true (pgonce parked replay --force).',
                 format('the oldest was emitted at %s, and the retention is %s', oldest, remembered));
         END IF;

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.parked_show(id, consumer, tenant): all that is known of one event or message as one JSON document, with the decisions about it. For
--- people and tools; its members may grow.
--- consumer NULL: the event of this id: the event (its payload as JSON text, see once.story; of bytes as base64), and its state with each
--- relay that takes its topic ('pending', 'waiting', 'retrying', 'dead', or 'passed': delivered, discarded, or from before the relay began).
--- One that is delayed has not_before, and no place in the outbox and no relays as yet; created_at is when it was emitted. NULL if there
--- is no such event, or it is not of this tenant (NULL: any). An event that is parked nowhere is searched for through the whole outbox.
--- consumer given: its message of this id and tenant (NULL: ''): its content (the payload as base64) and its state. NULL if it is not
--- parked. Raises P4000 for the consumer, P4003 for the tenant.
+-- once.parked_show(id, consumer, tenant): everything known about one event or message as one JSON document, with the decisions about it.
+-- For people and tools; members may be added.
+-- consumer NULL: the event of this id: the event (its payload as JSON text, see once.story; bytes as base64), and its state with each
+-- relay that takes its topic ('pending', 'waiting', 'retrying', 'dead', or 'passed': delivered, discarded, or from before the relay
+-- began). A delayed event has not_before, and no place in the outbox and no relays yet; created_at is when it was emitted. NULL if there
+-- is no such event, or it belongs to another tenant (NULL: any). An event that is parked nowhere is searched for through the whole
+-- outbox. consumer given: its message of this id and tenant (NULL: ''): its content (the payload as base64) and its state. NULL if it is
+-- not parked. Raises P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once.parked_show(id text, consumer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

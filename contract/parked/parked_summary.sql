@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.parked_summary(): how many events and messages wait, by relay or consumer, topic and state, and since when the oldest of them:
--- once.outbox_summary (which has the pending events, too), the events that no relay takes (once.outbox_untaken; state 'untaken'), those
--- that are delayed (once.outbox_delayed; next_at: when the first is due), and the parked messages. Counts, and so reads, all of them.
+-- once.outbox_summary (which includes pending events), the events that no relay takes (once.outbox_untaken; state 'untaken'), the delayed
+-- ones (once.outbox_delayed; next_at: when the first is due), and the parked messages. Counts, and so reads, all of them.
 CREATE FUNCTION once.parked_summary() RETURNS TABLE (kind text, holder text, topic text, state text, items bigint, oldest timestamptz,
     next_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -1,23 +1,23 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Parked events and parked messages, for operators: which are meant, what is shown of them, and what was decided.
+-- Parked events and parked messages, for operators: the filter, the listed columns, and the decisions.
 
--- What operators did with parked events and messages: who, when, why.
+-- Operators' decisions on parked events and messages: who, when, why.
 CREATE TABLE once.parked_decision (
     decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_by text COLLATE "C" NOT NULL,
     reason     text NOT NULL CHECK (reason <> ''),
     what       text COLLATE "C" NOT NULL CHECK (what IN ('retry', 'discard', 'replay', 'adopt', 'drop')),
-    relay      text COLLATE "C",          -- of events; NULL: of one that was delayed
+    relay      text COLLATE "C",          -- of events; NULL: of a delayed event
     consumer   text COLLATE "C",          -- of messages
     tenant     text COLLATE "C",
     subject    text COLLATE "C" NOT NULL, -- the event's id, the message's id, from when, or the relay
     from_state text COLLATE "C",
-    error      text                       -- the last error of what was decided on
+    error      text                       -- its last error before the decision
 );
 CREATE INDEX parked_decision_subject ON once.parked_decision (subject);
 ALTER TABLE once.parked_decision REPLICA IDENTITY FULL;
 
--- Which are meant; NULL: all.
+-- A filter for parked events and messages; NULL: all.
 CREATE TYPE once.parked_filter AS (
     kind       text,
     relay      text,            -- of events
@@ -30,7 +30,7 @@ CREATE TYPE once.parked_filter AS (
     before     timestamptz      -- events that were emitted before then, messages that were parked before then
 );
 
--- What operators are shown of one.
+-- What operators see of one event or message.
 CREATE TYPE once.parked_item AS (
     kind           text,        -- 'event' or 'message'
     holder         text,        -- the relay or the consumer; NULL: none, a delayed event
@@ -43,19 +43,19 @@ CREATE TYPE once.parked_item AS (
     aggregate_id   text,
     key            text,        -- of a message
     attempts       integer,
-    next_at        timestamptz, -- NULL: not before what stands before it is gone
+    next_at        timestamptz, -- NULL: not before the earlier ones are gone
     error          text,
     sqlstate       text,        -- of a message
     since          timestamptz  -- when an event was emitted, when a message was parked
 );
 
--- Some of many, of one holder: what a look has found, then what was decided about them.
+-- One part of many, of one holder: found by a look, then decided.
 CREATE TYPE once.parked_piece AS (
     holder text,                -- the relay or the consumer
     tenant text,                -- of messages
     ids    text[],
     topics text[],
     states text[],              -- before the decision
-    codes  text[],              -- NULL: decided about; else why it stays as it was
-    next   text                 -- after which the next piece begins; NULL: through
+    codes  text[],              -- NULL: decided; else why it stays as it was
+    next   text                 -- where the next part begins; NULL: done
 );

@@ -68,9 +68,9 @@ BEGIN
                           CASE o->>'state' WHEN 'dead' THEN (o->>'updated_at')::timestamptz
                                            ELSE (o->>'parked_at')::timestamptz END AS at,
                           CASE o->>'state' WHEN 'passed' THEN 'delivered, or discarded, or older than the relay'
-                                           WHEN 'pending' THEN 'the relay has not come to it yet'
+                                           WHEN 'pending' THEN 'the relay has not reached it yet'
                                            WHEN 'waiting' THEN 'behind another of its aggregate'
-                                           WHEN 'of another cluster' THEN 'the progress of this relay is of another cluster'
+                                           WHEN 'of another cluster' THEN 'this relay''s progress is from another cluster'
                                            ELSE format('refused %s times', o->>'attempts') END AS text
                      FROM jsonb_array_elements(coalesce(e->'relays', '[]')) AS o) AS r
              UNION ALL

@@ -90,7 +90,7 @@ BEGIN
         key, traceparent, headers, payload, payload_bytes, content_type)
     VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key,
         traceparent, headers, {json}, {bytes})
-    ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where a race was lost: 40001
+    ON CONFLICT DO NOTHING;     -- above READ COMMITTED, after a lost race: 40001
     IF NOT FOUND THEN
         PERFORM once._check_repeated(tenant, scope, key, kind, topic, {given}, {bytes}, headers);
     END IF;

@@ -127,7 +127,7 @@ def test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it(db):
     keep.retire("doubted")
     deciding = db.connect(isolation="READ COMMITTED")
     Once(deciding).resolve(key=key, as_state="succeeded", response_body=b"it did")
-    assert "just being changed" in keep.work("move")[-1]
+    assert "a row is being changed" in keep.work("move")[-1]
     assert [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["day"]
     deciding.commit()
     keep.retire()
