@@ -2,7 +2,7 @@
 /*
  * pgonce_batcher.h: libpgonce for servers with an event loop: the batcher, which never blocks, and
  * the fingerprint of a request whose body comes in pieces. The conventions of pgonce.h hold, except
- * that nothing here waits for the network but once_poll_run.
+ * that only once_poll_run waits for the network.
  */
 #ifndef PGONCE_BATCHER_H
 #define PGONCE_BATCHER_H
@@ -18,9 +18,9 @@ extern "C" {
 #define ONCE_SALT_BYTES 32
 /*
  * once_fingerprint_request for a body that comes in pieces, with a salt that the caller has
- * (once_batcher_salt): the same request gives the same fingerprint both ways. body_bytes is the
- * length of the whole body; finish fails with ONCE_USAGE if the pieces add up to another one. Never
- * blocks.
+ * (once_batcher_salt): both give the same fingerprint for the same request. body_bytes is the
+ * length of the whole body; finish fails with ONCE_USAGE if the pieces have another total length.
+ * Never blocks.
  */
 typedef struct once_hash once_hash;
 ONCE_API ONCE_MUST_CHECK once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char *method,
@@ -29,8 +29,8 @@ ONCE_API ONCE_MUST_CHECK once_code once_hash_start(const unsigned char salt[ONCE
 ONCE_API ONCE_MUST_CHECK once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_hash_finish(once_hash *hash, once_fingerprint *fingerprint, once_error **error);
 /*
- * After once_hash_finish: of the same request at another target, which an answer has redirected it
- * to. See once_outcome.
+ * After once_hash_finish: the fingerprint of the same request at another target, to which an answer
+ * has redirected it. See once_outcome.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_hash_redirect(const once_hash *hash, const char *target,
                                                       once_fingerprint *fingerprint, once_error **error);
@@ -40,72 +40,72 @@ ONCE_API void once_hash_free(once_hash *hash); /* NULL is allowed. */
 /*
  * For servers with an event loop: many requests submit operations, each with a callback; the
  * batcher joins them into the *_many functions, one batch in flight per connection, the next one
- * growing meanwhile. It has two connections: 0 for what starts an attempt (claims, peeks, salts), 1
- * for what ends it (completions, failures, renewals, releases). While 1 is busy, what ends attempts
- * shares the transactions of 0; there it waits at most 50 ms for a row that somebody has locked,
- * and goes by 1 then, so it never holds up claims for long. It is a state machine: it never blocks,
- * sleeps or starts a thread, and it knows the loop only through once_loop. One batcher belongs to
- * one thread.
+ * growing meanwhile. It has two connections: 0 for operations that begin an attempt (claims, peeks,
+ * salts), 1 for those that end it (completions, failures, renewals, releases). While 1 is busy,
+ * operations that end attempts share the transactions of 0; there they wait at most 50 ms for a
+ * locked row, and then move to 1, so they never hold up claims for long. The batcher is a state
+ * machine: it never blocks, sleeps or starts a thread, and it uses the loop only through once_loop.
+ * One batcher belongs to one thread.
  *
  * An operation ends exactly once, in its callback, with an answer or an error; never inside the
  * call that submits it. A callback may submit, forget, or close the batcher. Operations that wait
- * together may be carried out in any order: where the order matters, submit one from the callback
- * of the other.
+ * together may run in any order: if the order matters, submit the second from the callback of the
+ * first.
  *
- * A batch is one transaction. One operation's failure never spoils its neighbours: what failed
- * together goes again apart. Serialization failures, deadlocks and timeouts of the server are
- * retried a few times.
+ * A batch is one transaction. One operation's failure never affects its neighbours: operations that
+ * failed together are sent again separately. Serialization failures, deadlocks and timeouts of the
+ * server are retried a few times.
  *
  * When a connection is lost, the batcher reconnects with backoff. Reports, renewals and releases in
- * flight are sent again (the fence makes that safe: a report that had arrived is answered REPEATED,
+ * flight are sent again. The fence makes that safe: a report that had arrived is answered REPEATED,
  * which the batcher passes on as STORED; a release or a retryable failure that had arrived may be
- * answered REPORT_REFUSED: either way the intent is no longer this attempt's). A claim in flight is
- * resolved by asking: each statement's claims carry an owner of its own (the caller's, '#', and a
- * number that is used once), so an intent that turns out to be processing under it is this very
- * attempt's, with its fence. Its verdict is NEW_CLAIM; of a later attempt RETRYABLE_FAILURE where
- * its claim takes nothing over (on_stale), and else PROCESSING_STALE: it may have been a takeover.
+ * answered REPORT_REFUSED: in both cases the intent is no longer this attempt's. A claim in flight
+ * is looked up: each statement's claims have a unique owner (the caller's, '#', and a number that
+ * is used once), so an intent that is processing under this owner belongs to this attempt, with its
+ * fence. Its verdict is NEW_CLAIM. For a later attempt it is RETRYABLE_FAILURE if its claim never
+ * takes over (on_stale), otherwise PROCESSING_STALE: it may have been a takeover.
  *
- * When an operation's time is over, its submitter is told, and what may have an effect goes on
- * without him: a report or a release is tried on for 9 more operation timeouts (ONCE_DEADLINE,
- * outcome unknown); a claim that was sent (ONCE_OUTCOME_UNKNOWN) is found out about, and given back
- * if it was granted, since nobody will run it: with once.release; a takeover from an attempt that
- * was lost by ending its lease, so that the next attempt takes over from a lost one too. So is a
+ * When an operation's time is over, its submitter gets an error, and an operation that may have an
+ * effect continues: a report or a release is retried for 9 more operation timeouts (ONCE_DEADLINE,
+ * outcome unknown); a claim that was sent (ONCE_OUTCOME_UNKNOWN) is looked up, and given back if it
+ * was granted, since it will not run: with once.release, or, if it took over from a lost attempt,
+ * by ending its lease, so that the next attempt takes over from a lost one too. The same for a
  * claim that was forgotten. For a graceful end wait until nothing is pending, then close.
  *
- * In conninfo, tcp_user_timeout and keepalives (PostgreSQL manual, "Parameter Key Words") find a
+ * In conninfo, tcp_user_timeout and keepalives (PostgreSQL manual, "Parameter Key Words") detect a
  * dead network sooner than answer_timeout_ms does; target_session_attrs=read-write finds the
- * primary. A server that says it is a standby is left.
+ * primary. The batcher leaves a server that says it is a standby.
  */
 typedef struct once_batcher once_batcher;
 typedef struct once_operation once_operation;
 
 #define ONCE_NEVER INT64_MAX
 /*
- * What a loop does for a batcher. Each hook may be called again with what it was called with last,
- * and must bear that. `connection` is 0 or 1. A hook must not call the batcher.
+ * What a loop does for a batcher. The batcher may call a hook again with the same arguments, which
+ * must do no harm. `connection` is 0 or 1. A hook must not call the batcher.
  */
 typedef struct once_loop {
 	void *context; /* first argument of each hook */
 	/*
 	 * Watch fd, level-triggered (libpq need not drain the socket), and call once_batcher_ready when
-	 * it is ready. Both false: watch for nothing, but know it. Another fd than before: the old one
-	 * was forgotten first.
+	 * it is ready. Both false: keep it registered, without events. If the fd differs from the one
+	 * before, that one was forgotten first.
 	 */
 	void (*watch)(void *context, int connection, int fd, bool read, bool write);
 	/*
-	 * Forget fd, which libpq is about to close, or at the connection's end has just closed: that
-	 * the kernel does not know it any more is no error. Never close it.
+	 * Forget fd, which libpq is about to close, or, at the connection's end, has just closed: it is
+	 * not an error if the kernel no longer knows it. Never close it.
 	 */
 	void (*forget)(void *context, int connection, int fd);
 	/*
-	 * Call once_batcher_tick when now_ms reaches due_ms; ONCE_NEVER: not at all. One timer; the
-	 * last call counts. idle: no operation waits for it, so a loop that is about to end need not
-	 * stay for it. A tick that comes too soon does no harm.
+	 * Call once_batcher_tick when now_ms reaches due_ms; ONCE_NEVER: not at all. There is one
+	 * timer; the last call counts. idle: no operation waits for it, so a loop that is about to end
+	 * need not stay for it. A tick that comes too soon does no harm.
 	 */
 	void (*timer)(void *context, int64_t due_ms, bool idle);
 	/*
-	 * Call once_batcher_flush once, after the events of this round: what one round brings goes out
-	 * as one batch.
+	 * Call once_batcher_flush once, after the events of this round: operations submitted in one
+	 * round are sent as one batch.
 	 */
 	void (*defer)(void *context);
 	int64_t (*now_ms)(void *context); /* a monotonic clock */
@@ -114,9 +114,9 @@ typedef struct once_loop {
 /* Zero-initialise; a zero takes the default. Later versions append members. */
 typedef struct once_batcher_options {
 	int64_t connect_timeout_ms; /* one attempt to connect; default 5,000 */
-	/* a batch in flight; then its connection is given up; default 5,000 */
+	/* for a batch in flight; then its connection is closed; default 5,000 */
 	int64_t answer_timeout_ms;
-	/* an operation from submission to callback; then ONCE_DEADLINE; default 10,000 */
+	/* for an operation from submission to callback; then ONCE_DEADLINE; default 10,000 */
 	int64_t operation_timeout_ms;
 	/* first pause before reconnecting, doubled each time, full jitter; default 50 */
 	int64_t backoff_ms;
@@ -124,60 +124,62 @@ typedef struct once_batcher_options {
 	/* how long a batch may wait to grow while none is in flight; default 0: not at all */
 	int64_t batch_age_ms;
 	size_t batch_max; /* operations in a batch; default 256, at most 10,000 */
-	/* their bytes, or those of the answers to expect; default 8 MiB. A larger one goes alone. */
+	/*
+	 * their bytes, or those of the expected answers; default 8 MiB. A larger operation goes alone.
+	 */
 	size_t batch_bytes_max;
 	/* operations submitted and not ended; beyond: ONCE_OVERLOADED; default 65,536 */
 	size_t pending_max;
 	size_t pending_bytes_max; /* their bytes; default 256 MiB */
-	/* prepared statements; given up for good where a pooler turns out not to know them */
+	/* use prepared statements; turned off for good if a pooler turns out not to keep them */
 	bool prepare;
 	/*
-	 * For who must not keep others waiting: connects at once and not with the first operation; and
-	 * once an attempt to connect has failed, until one succeeds, a claim, a peek and a salt end at
-	 * once with ONCE_CONNECTION. What may be under way, and every report, is tried on all the same.
+	 * Fail fast while disconnected: connects at once and not with the first operation; and after a
+	 * failed attempt to connect, until one succeeds, a claim, a peek and a salt end at once with
+	 * ONCE_CONNECTION. Claims that may be under way, and all reports, are still retried.
 	 */
 	bool impatient;
-	/* to learn statistics.server and .retention_ms with each connection: once.count_cached */
+	/* read statistics.server and .retention_ms with each connection: once.count_cached */
 	bool caches;
 } once_batcher_options;
 
 /*
- * conninfo NULL or "" takes libpq's environment variables. Copies what it is given, contacts nobody
- * before the first operation or, with impatient, flush. Name look-up in libpq blocks: use a socket
- * directory or hostaddr. Errors: ONCE_USAGE (a conninfo that libpq cannot read, a hook missing, a
- * time below 0 or above 7 days), ONCE_NO_MEMORY.
+ * conninfo NULL or "" takes libpq's environment variables. Copies its arguments; connects with the
+ * first operation or, with impatient, at the first flush. Name look-up in libpq blocks: use a
+ * socket directory or hostaddr. Errors: ONCE_USAGE (a conninfo that libpq cannot read, a hook
+ * missing, a time below 0 or above 7 days), ONCE_NO_MEMORY.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_open(const char *conninfo, const once_loop *loop,
                                                      const once_batcher_options *options, once_batcher **batcher,
                                                      once_error **error);
 /*
- * Ends every operation with ONCE_CONNECTION (outcome unknown where it was in flight), within this
- * call. The hooks are not called any more afterwards, and the loop must not call the batcher: drop
- * what it holds for flush and tick. From a callback: it takes effect at once, the memory goes when
- * the callback has returned. NULL is allowed.
+ * Ends every operation with ONCE_CONNECTION (outcome unknown if it was in flight), within this
+ * call. It calls no hook afterwards, and the loop must not call the batcher: drop pending calls of
+ * flush and tick. From a callback: it takes effect at once, and the memory is freed when the
+ * callback returns. NULL is allowed.
  */
 ONCE_API void once_batcher_close(once_batcher *batcher);
 
-/* What the loop calls; not from a callback. Callbacks run inside these three, and inside close. */
+/* The loop calls these; not from a callback. Callbacks run inside these three, and inside close. */
 ONCE_API void once_batcher_ready(once_batcher *batcher, int connection, bool readable, bool writable);
 ONCE_API void once_batcher_tick(once_batcher *batcher);
 ONCE_API void once_batcher_flush(once_batcher *batcher);
 
 /*
- * How an operation ends. answer: NULL where error is not; both are borrowed for the call. A verdict
+ * How an operation ends. Either answer or error is NULL; both are borrowed for the call. A verdict
  * such as MISMATCHED or REPORT_REFUSED is an answer; INVALID is turned into the error of its
- * SQLSTATE. The operation is no more: do not forget it afterwards (in its own callback that does
- * nothing).
+ * SQLSTATE. The operation no longer exists: do not forget it afterwards (in its own callback that
+ * does nothing).
  */
 typedef void (*once_done)(void *argument, const once_answer *answer, const once_error *error);
 
 /*
- * Submitting: everything is copied. operation: NULL where it will never be forgotten. done may be
- * NULL for reports, renewals and releases. owner: NULL is ""; the first 200 bytes of it are kept.
- * lease_ms, retention_ms 0: the scope's. Errors, at once and without a callback: ONCE_USAGE;
+ * Submitting: everything is copied. operation: NULL if you will never forget it. done may be NULL
+ * for reports, renewals and releases. owner: NULL is ""; the first 200 bytes of it are kept.
+ * lease_ms, retention_ms 0: those of the scope. Errors, at once and without a callback: ONCE_USAGE;
  * ONCE_REFUSED, ONCE_SCOPE_REQUIRED and ONCE_KEY_MALFORMED (a tenant, scope or key that is missing
- * or not UTF-8: it would spoil a batch); ONCE_OVERLOADED; ONCE_NO_MEMORY; ONCE_CONNECTION (the
- * batcher is closed).
+ * or not UTF-8, which would make the whole batch fail); ONCE_OVERLOADED; ONCE_NO_MEMORY;
+ * ONCE_CONNECTION (the batcher is closed).
  */
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_claim(once_batcher *batcher, const once_intent *intent,
                                                       const once_fingerprint *fingerprint, const char *owner,
@@ -190,8 +192,8 @@ ONCE_API ONCE_MUST_CHECK once_code once_batcher_fail(once_batcher *batcher, cons
                                                      once_failure failure, const once_outcome *outcome, once_done done,
                                                      void *argument, once_operation **operation, once_error **error);
 /*
- * Answer: verdict STORED where the lease is still this attempt's, REPORT_REFUSED where not. So for
- * release.
+ * Answer: verdict STORED if the lease is still this attempt's, otherwise REPORT_REFUSED. The same
+ * for release.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_renew(once_batcher *batcher, const once_intent *intent, int fence,
                                                       int64_t lease_ms, once_done done, void *argument,
@@ -202,9 +204,9 @@ ONCE_API ONCE_MUST_CHECK once_code once_batcher_release(once_batcher *batcher, c
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_peek(once_batcher *batcher, const once_intent *intent, once_done done,
                                                      void *argument, once_operation **operation, once_error **error);
 /*
- * The salt of a tenant's fingerprints. True and the salt if the batcher knows it; it remembers a
- * bounded number of tenants. Else false: fetch it with once_batcher_salt. When its callback runs
- * with an answer, the batcher knows the salt; the answer says no more.
+ * The salt of a tenant's fingerprints. Returns true and the salt if the batcher knows it; it keeps
+ * a bounded number of tenants. If false, fetch it with once_batcher_salt. When its callback runs
+ * with an answer, the batcher knows the salt; the answer itself has no data.
  */
 ONCE_API bool once_batcher_known_salt(const once_batcher *batcher, const char *tenant,
                                       unsigned char salt[ONCE_SALT_BYTES]);
@@ -212,47 +214,51 @@ ONCE_API ONCE_MUST_CHECK once_code once_batcher_salt(once_batcher *batcher, cons
                                                      void *argument, once_operation **operation, once_error **error);
 /*
  * Attempts that were answered from copies of stored outcomes, for once.counts(). The answer,
- * STORED, says no more; statistics.server and statistics.retention_ms are as of then. Goes by the
- * connection of the claims. After a lost connection it is sent again, so it may count twice.
- * ONCE_USAGE where options.caches is not set.
+ * STORED, has no data; statistics.server and statistics.retention_ms are current as of then. Uses
+ * the connection of the claims. After a lost connection it is sent again, so it may count twice.
+ * ONCE_USAGE if options.caches is not set.
  */
 typedef struct once_cached {
 	int64_t replays;
-	int64_t finals; /* replays of failures that are final */
+	int64_t finals; /* replays of final failures */
 	int64_t mismatches;
 } once_cached;
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_count_cached(once_batcher *batcher, const once_cached *cached,
                                                              once_done done, void *argument, once_operation **operation,
                                                              once_error **error);
 /*
- * Of a batcher's claim that is a replay: for how long its outcome is kept at least, at most a day;
- * a copy may be given for so long from when the claim was submitted. 0: not known.
+ * For a batcher's claim that is a replay: how long its outcome is kept at least, at most a day; a
+ * copy may be served for that time, counted from when the claim was submitted. 0: unknown.
  */
 ONCE_API int once_answer_kept_ms(const once_answer *answer);
 
 /*
- * The submitter goes away: the callback will not run. A report, renewal or release goes on, so that
- * a completion outlives its client; a claim, peek or salt that was not sent is dropped, and a claim
- * that was sent and is granted is given back. Not after the callback has run. NULL is allowed.
+ * The submitter goes away: the callback will not run. A report, renewal or release continues, so
+ * that a completion outlives its client; a claim, peek or salt that was not sent is dropped, and a
+ * claim that was sent and is granted is given back. Do not call it after the callback has run. NULL
+ * is allowed.
  */
 ONCE_API void once_operation_forget(once_operation *operation);
 
 /* Counted since the batcher was opened. Later versions append members. */
 #define ONCE_LATENCY_BUCKETS 16
 typedef struct once_batcher_statistics {
-	size_t pending; /* operations not ended, the forgotten included */
+	size_t pending; /* operations not ended, including forgotten ones */
 	size_t pending_bytes;
 	bool connected[2];
-	uint64_t connects; /* successful ones, the contract checked, so reconnects are this less 2 */
+	uint64_t connects; /* successful, with the contract checked; 2 more than reconnects */
 	uint64_t connect_failures;
-	/* sent: with what starts attempts, and with what ends them; one with both counts in both */
+	/*
+	 * sent, with operations that begin attempts, and with those that end them; a batch with both
+	 * counts in both
+	 */
 	uint64_t batches[2];
 	uint64_t operations[2];       /* in them */
 	uint64_t resolved_claims;     /* claims found to be ours after a lost connection */
-	uint64_t resent;              /* operations sent again after one */
+	uint64_t resent;              /* operations sent again after a lost connection */
 	uint64_t timeouts;            /* of connecting and of batches */
-	uint64_t released_claims;     /* granted when nobody waited any more, and given back */
-	uint64_t failed_transactions; /* rolled back by the server; what shared one goes again apart */
+	uint64_t released_claims;     /* granted after their submitter had gone, and given back */
+	uint64_t failed_transactions; /* by the server; their operations go again separately */
 	/*
 	 * Batches by their time from sending to answer: below 2^i * 100 microseconds; the last bucket
 	 * has the rest.
@@ -261,10 +267,9 @@ typedef struct once_batcher_statistics {
 	uint64_t latency_sum_us;
 	uint64_t losses; /* connections that were lost after they had been made */
 	/*
-	 * Where options.caches is set: the server that all connections lead to, as a number that is
-	 * another one after a restart, a failover or a restore, in another database and for another
-	 * role; 0: it is not known, or not one. And the shortest retention of all scopes, of at most a
-	 * day.
+	 * If options.caches is set: the server of all connections, as a number that changes after a
+	 * restart, a failover or a restore, in another database and for another role; 0: unknown, or
+	 * the connections differ. And the shortest retention of all scopes, of at most a day.
 	 */
 	uint64_t server;
 	int64_t retention_ms;
@@ -272,17 +277,17 @@ typedef struct once_batcher_statistics {
 ONCE_API void once_batcher_count(const once_batcher *batcher, once_batcher_statistics *statistics);
 
 /* ---- A loop on poll(2) ----------------------------------------------------------------------- */
-/* For programs without a loop of their own, and as an example of an adapter. */
+/* For programs without an event loop, and as an example of an adapter. */
 typedef struct once_poll once_poll;
 ONCE_API ONCE_MUST_CHECK once_code once_poll_open(const char *conninfo, const once_batcher_options *options,
                                                   once_poll **poll, once_error **error);
 ONCE_API once_batcher *once_poll_batcher(once_poll *poll);
 /*
- * Waits for events at most timeout_ms (-1: until one comes) and handles them. ONCE_USAGE where
- * poll(2) fails, and in a callback.
+ * Waits for events at most timeout_ms (-1: until one comes) and handles them. ONCE_USAGE if poll(2)
+ * fails, and in a callback.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_poll_run(once_poll *poll, int64_t timeout_ms, once_error **error);
-/* And its batcher; as once_batcher_close, from a callback too. NULL is allowed. */
+/* Also closes its batcher, like once_batcher_close, from a callback too. NULL is allowed. */
 ONCE_API void once_poll_close(once_poll *poll);
 
 #ifdef __cplusplus

@@ -2,8 +2,8 @@
 /*
  * decide.c: the gateway's state machine: what to do with a request after its claim, and what to
  * report after the upstream's answer. Pure; the whole table is in tests/http/test_decide.c. The
- * rule behind all of it: run only what certainly did not run, call done only what certainly is, and
- * put everything else in doubt.
+ * rule for all of it: run only what certainly did not run, report as done only what certainly is,
+ * and put everything else in doubt.
  */
 #include "http.h"
 
@@ -108,7 +108,7 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 	case ONCE_MISMATCHED:
 		return refuse(problem, HTTP_PROBLEM_MISMATCH);
 	/* end of spec */
-	default: /* no verdict of a claim */
+	default: /* not a verdict of a claim */
 		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
 	}
 }
@@ -150,7 +150,7 @@ bool http_statuses_add(http_statuses *statuses, http_text word)
 		number = 10 * number + (word.data[i] - '0');
 	}
 	if (is_class && word.data[0] != '4') {
-		return false; /* of a 3xx 303 says done; of 5xx once_on_5xx decides */
+		return false; /* for a 3xx, 303 says done; for 5xx once_on_5xx decides */
 	}
 	int first = is_class ? 400 : number, last = is_class ? 499 : number;
 	for (int status = first; status <= last; status++) {
@@ -226,8 +226,9 @@ static http_effect done_if(bool is_stored)
 }
 
 /*
- * What a status says of the effect, where nobody says more. That HTTP calls it a refusal is not
- * enough: services pass on what a service behind them said, after a part of their work.
+ * What a status says about the effect, without any other statement. It is not enough that HTTP
+ * calls it a refusal: services pass on the answer of a service behind them, after a part of their
+ * work.
  */
 static http_effect effect_of_status(const http_policy *policy, const http_ending *ending)
 {
@@ -247,14 +248,14 @@ static http_effect effect_of_status(const http_policy *policy, const http_ending
 	if (status < 500) {
 		return done_if((policy->stored & HTTP_STORED_4XX) && !http_status_gives_up(status));
 	}
-	/* Who releases speaks for the service, and not for a proxy before it. */
+	/* A released status is one of the service, not of a proxy before it. */
 	if (policy->server_errors == HTTP_EFFECT_NONE && http_status_gives_up(status)) {
 		return HTTP_EFFECT_UNKNOWN;
 	}
 	return policy->server_errors;
 }
 
-/* A whole answer of the upstream's own. */
+/* A complete answer of the upstream itself. */
 static http_report on_answer(const http_policy *policy, const http_ending *ending)
 {
 	int status = ending->status;
@@ -286,8 +287,8 @@ http_report http_decide_ending(const http_policy *policy, const http_ending *end
 		return report;
 	}
 	/*
-	 * An intent that was put in doubt meanwhile cannot be released, but a failure of its own
-	 * attempt is believed.
+	 * An intent that was put in doubt meanwhile cannot be released, but accepts a failure from its
+	 * own attempt.
 	 */
 	return report == HTTP_REPORT_RELEASE    ? HTTP_REPORT_RETRYABLE
 	       : report == HTTP_REPORT_IN_DOUBT ? HTTP_REPORT_NOTHING

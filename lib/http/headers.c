@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * headers.c: which headers are stored and replayed, and their form in the contract's
- * response_headers. The gateway calls it when an answer is stored and when it is replayed. The JSON
- * is written and read here: two fixed forms are less code than a library brings, one block of
- * memory holds the result, and the server that loads the module loads nothing more.
+ * response_headers. The gateway calls it when an answer is stored and when it is replayed. It
+ * writes and reads the JSON itself: two fixed forms are less code than a library needs, one block
+ * of memory has the result, and the server that loads the module loads no further library.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +83,7 @@ static bool matches_any(http_text name, const char *const *patterns, size_t coun
 
 static bool is_secret(http_text name)
 {
-	/* Access-Control-Allow-Credentials holds none: it says that a page may send them. */
+	/* Access-Control-Allow-Credentials contains none: it says that a page may send them. */
 	if (matches(name, "access-control-*", strlen("access-control-*"))) {
 		return false;
 	}
@@ -139,7 +139,7 @@ bool http_header_reserved(http_text name)
 
 /* ---- Writing ---- */
 
-/* May it be sent as a header? Else it could end the header, or the whole head, early. */
+/* May it be sent as a header? Otherwise it could end the header, or the whole head, early. */
 static bool sendable(http_text name, http_text value)
 {
 	if (name.length == 0) {
@@ -216,7 +216,7 @@ bool http_headers_encode(const http_header *headers, size_t count, char **json)
 
 /* ---- Reading ---- */
 
-/* Reads twice: first only counting, with headers and text NULL; then into the block that fits. */
+/* Reads twice: first only counting, with headers and text NULL; then into a block of that size. */
 typedef struct header_reader {
 	const char *at; /* terminated */
 	http_header *headers;
@@ -230,7 +230,7 @@ static void skip_space(header_reader *in)
 	in->at += strspn(in->at, " \t\r\n");
 }
 
-/* With the space around it. */
+/* With surrounding space. */
 static bool take(header_reader *in, char wanted)
 {
 	skip_space(in);
@@ -296,7 +296,7 @@ static bool string(header_reader *in, http_text *text)
 	}
 	in->at++;
 	while (*in->at != '"') {
-		if ((unsigned char)*in->at < ' ') { /* the end, too */
+		if ((unsigned char)*in->at < ' ') { /* also at the end */
 			return false;
 		}
 		if (*in->at == '\\') {
@@ -334,7 +334,7 @@ static bool hex_string(header_reader *in, http_text *text)
 	return true;
 }
 
-/* A number is sent as it is written: {"Retry-After": 5}. */
+/* A number is sent as written: {"Retry-After": 5}. */
 static bool string_or_number(header_reader *in, http_text *text)
 {
 	size_t length = strspn(in->at, "-.0123456789");
@@ -404,7 +404,7 @@ static bool values(header_reader *in, http_text name)
 	return take(in, ']');
 }
 
-/* {"h": [[ tells the form with pairs; in the flat one a header named h has strings. */
+/* {"h": [[ identifies the form with pairs; in the flat form a header named h has strings. */
 static bool begins_with_pairs(const header_reader *in)
 {
 	header_reader ahead = {.at = in->at};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.h: what the HTTP door decides without knowing any server: headers, problem documents, and
- * what to do on each verdict and each answer of the upstream. Pure functions; nothing here blocks,
- * allocates without saying so, or touches a database. The gateway calls it; it may call libpgonce's
- * names and json. Sources: RFC 9457 (problem documents), RFC 9110 (HTTP),
+ * http.h: the decisions of the HTTP door, independent of any server: headers, problem documents,
+ * and what to do on each verdict and each answer of the upstream. Pure functions; nothing here
+ * blocks or uses a database, and the comments say which functions allocate. The gateway calls it;
+ * it may call libpgonce's names and json. Sources: RFC 9457 (problem documents), RFC 9110 (HTTP),
  * draft-ietf-httpapi-idempotency-key-header-07.
  */
 #pragma once
@@ -14,14 +14,14 @@
 
 #include "pgonce_batcher.h"
 
-/* Bytes of the caller's, not terminated. */
+/* The caller's bytes, not terminated. */
 typedef struct http_text {
 	const char *data;
 	size_t length;
 } http_text;
 
 /*
- * What an answer says of the effect: by its header Once-Effect; by what it is, where it is another
+ * What an answer says about the effect: by its header Once-Effect; by its body, if it is another
  * gateway's problem; or by its status.
  */
 typedef enum http_effect {
@@ -80,9 +80,9 @@ int http_problem_status(http_problem problem);
 /* "key-missing": for logs, counters, and the page's anchor */
 const char *http_problem_slug(http_problem problem);
 const char *http_problem_title(http_problem problem);
-/* Is it worth sending the same request with the same key again, by a program and soon? */
+/* Is it useful for a program to send the same request with the same key again, and soon? */
 bool http_problem_retryable(http_problem problem);
-/* seconds, for Retry-After; 0: it is not retryable */
+/* seconds, for Retry-After; 0: not retryable */
 int http_problem_retry_after(http_problem problem);
 
 enum {
@@ -91,36 +91,37 @@ enum {
 	HTTP_PROBLEM_DETAIL_MAX = 300,
 	HTTP_PROBLEM_REQUEST_MAX = 64
 };
-/* What this occurrence adds; all zero: nothing. */
+/* Details of this occurrence; all zero: none. */
 typedef struct http_occurrence {
 	/*
-	 * What the slug is appended to, so that types can lead to the operator's copy of
-	 * docs/problems.md ("https://docs.example/pgonce/problems#"); NULL, or one that
+	 * The base of the type, before the slug, so that types can lead to the operator's copy of
+	 * docs/problems.md ("https://docs.example/pgonce/problems#"). NULL, or one that
 	 * http_problem_base_good refuses: "urn:pgonce:problem:".
 	 */
 	const char *type_base;
-	int status; /* in place of the problem's own; 0: that */
-	/* one sentence more. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX */
+	int status; /* instead of the problem's own; 0: the problem's own */
+	/* one more sentence. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX */
 	const char *detail;
-	/* the request's id, of which instance is made: letters and digits, else there is none */
+	/* the request's id, for instance; if not letters and digits, instance is left out */
 	http_text request;
 } http_occurrence;
 /*
  * Writes application/problem+json (RFC 9457: type, title, status, detail, instance; and retryable)
- * and returns its length; at most size bytes with a NUL, and always whole: 0 and "" where it does
- * not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
+ * and returns its length; at most size bytes with a NUL, and always the complete document: 0 and ""
+ * if it does not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
  */
 size_t http_problem_write(http_problem problem, const http_occurrence *occurrence, char *out, size_t size);
 /*
- * Is it 1 to HTTP_PROBLEM_BASE_MAX characters that may stand in a URI, without quote and backslash?
+ * Is it 1 to HTTP_PROBLEM_BASE_MAX characters that are allowed in a URI, without quote and
+ * backslash?
  */
 bool http_problem_base_good(const char *type_base);
 
 /*
- * What a problem document says of the effect of the request that it answers, where another gateway
- * behind this one gave it: its type has the default base, or, with a base of its own, its instance
- * is a request of a gateway. HTTP_EFFECT_UNSAID: any other text. HTTP_EFFECT_DONE is returned for
- * what was done and has no answer to store.
+ * What a problem document says about the effect of its request, if another gateway behind this one
+ * wrote it: its type has the default base, or, with another base, its instance is a request of a
+ * gateway. HTTP_EFFECT_UNSAID: any other text. HTTP_EFFECT_DONE is returned if the effect happened
+ * and has no answer to store.
  */
 http_effect http_problem_effect(http_text document);
 
@@ -136,38 +137,39 @@ enum {
 };
 
 /*
- * Is this response header stored and replayed? Never, whatever the list says: http_header_never.
+ * Is this response header stored and replayed? http_header_never excludes a header in any case.
  * Others by the allow list: names, or prefixes that end in '*'; count 0 takes the default list of
  * headers.c. Case does not matter.
  */
 bool http_header_kept(http_text name, const http_text *allowed, size_t count);
 /*
  * A header that is never replayed: credentials (Set-Cookie, WWW-Authenticate, ...), hop-by-hop
- * headers (RFC 9110 section 7.6.1), framing (Content-Length, ...), what the server says anew (Date,
- * Server, Age, ...), instructions to the proxy (X-Accel-*), and the gateway's own
- * (Idempotency-Replayed, Once-*). An allow list that names one is a mistake.
+ * headers (RFC 9110 section 7.6.1), framing (Content-Length, ...), headers that the server adds to
+ * each answer (Date, Server, Age, ...), instructions to the proxy (X-Accel-*), and the gateway's
+ * own (Idempotency-Replayed, Once-*). An allow list that names one is a mistake.
  */
 bool http_header_never(http_text name);
 /*
- * Must a client not send it, because the gateway speaks it to the upstream? Once-*,
- * Idempotency-Replayed; with '_' for '-', too, since CGI, WSGI and their kin read both as one.
+ * Is it forbidden to clients, because the gateway sends it to the upstream? Once-*,
+ * Idempotency-Replayed; also with '_' for '-', since CGI, WSGI and similar interfaces read both as
+ * the same name.
  */
 bool http_header_reserved(http_text name);
 /*
  * Headers as the contract stores them, a JSON object that keeps order, repetition and bytes:
  *   {"h": [["Content-Type", "text/plain"], ["X-Name", null, "636166e9"]]}
- * A value that is not printable ASCII (and tab) is null, with its bytes in hexadecimal: what jsonb
- * takes beyond ASCII depends on the database's encoding, and one refused value would spoil a whole
- * batch. A header that cannot be sent again (its name is no token; CR, LF or NUL in its value) is
- * left out.
- * Encode: *json is the caller's to free. False where memory is short or there are more than
- * HTTP_HEADERS_MAX: the effect is done all the same, so report HTTP_REPORT_TOO_LARGE.
- * Decode: *headers and all its text are one block that the caller frees (NULL where *count is 0).
+ * A value with bytes outside printable ASCII (and tab) is null, followed by its bytes in
+ * hexadecimal: which text beyond ASCII jsonb accepts depends on the database's encoding, and one
+ * refused value would make a whole batch fail. A header that cannot be sent again (its name is not
+ * a token; CR, LF or NUL in its value) is left out.
+ * Encode: the caller frees *json. False if memory is short or there are more than HTTP_HEADERS_MAX:
+ * the effect has happened nevertheless, so report HTTP_REPORT_TOO_LARGE.
+ * Decode: *headers and all their text are one block that the caller frees (NULL if *count is 0).
  * The flat form that hand-written SQL stores is decoded too, its text as UTF-8:
  *   {"Content-Type": "text/plain", "Link": ["a", "b"]}
- * NULL and "{}" are no headers. False where the text is of neither form, names what cannot be sent
- * as a header, or memory is short: send nothing of it. Decoded headers are not filtered: ask
- * http_header_never of each, since a service that completes its own intent may store anything.
+ * NULL and "{}" are no headers. False if the text has neither form, names something that cannot be
+ * sent as a header, or memory is short: send nothing of it. Decoded headers are not filtered: check
+ * each with http_header_never, since a service that completes its own intent may store anything.
  */
 bool http_headers_encode(const http_header *headers, size_t count, char **json);
 bool http_headers_decode(const char *json, http_header **headers, size_t *count);
@@ -175,11 +177,11 @@ bool http_headers_decode(const char *json, http_header **headers, size_t *count)
 /* ---- redirect.c ---- */
 
 /*
- * Which request a client sends that follows a redirect: the reference of a Location (RFC 3986,
- * section 5) resolved against the request's Host and target (path and query). *to_host, as its Host
- * header will be, and *to_target point into out, one after the other and not terminated. False
- * where that is not certain: another scheme than HTTP's, what is no absolute path, characters that
- * each client encodes in its own way; or where it does not fit.
+ * The request that a client sends when it follows a redirect: the reference of a Location (RFC
+ * 3986, section 5) resolved against the request's Host and target (path and query). *to_host, as
+ * its Host header will be, and *to_target point into out, one after the other and not terminated.
+ * False if that is not certain (a scheme other than HTTP's, a path that is not absolute, characters
+ * that clients encode in different ways) or it does not fit.
  */
 bool http_redirect(http_text host, http_text target, http_text location, char *out, size_t size, http_text *to_host,
                    http_text *to_target);
@@ -199,31 +201,34 @@ bool http_statuses_add(http_statuses *statuses, http_text word);
 bool http_statuses_have(const http_statuses *statuses, int status);
 
 /*
- * Does a header of this name, in an answer with this status, ask for the same request once more?
+ * Does a header of this name, in an answer with this status, ask for the same request again?
  * Retry-After of a 4xx or a 503 (RFC 9110, section 10.2.3), the challenge of a 401 or a 407, and
  * the Location of a 307 or a 308.
  */
 bool http_header_asks(int status, http_text name);
-/* May it be the answer of a proxy, or of a timer, that has given up what goes on behind it? */
+/*
+ * Can it be the answer of a proxy, or of a timer, that gave up while the service behind it may
+ * still be working?
+ */
 bool http_status_gives_up(int status);
 
-/* What a location wants; the directives of the same names. */
+/* The settings of a location; the directives of the same names. */
 typedef struct http_policy {
 	/* once_in_doubt retry: the upstream is idempotent itself, so run again */
 	bool doubt_retries;
 	bool waits;      /* once_wait is not 0, and has not passed yet for this request */
 	bool fails_open; /* once_fail open: without the database, requests pass unprotected */
 	uint32_t stored; /* once_store: bits of HTTP_STORED_* */
-	/* once_on_5xx: release is NONE, store is DONE; all else is in doubt */
+	/* once_on_5xx: release is NONE, store is DONE; otherwise in doubt */
 	http_effect server_errors;
-	const http_statuses *released; /* once_release; NULL: it lists none */
-	bool asking_ignored;           /* once_release none: what an answer asks for proves nothing */
+	const http_statuses *released; /* once_release; NULL: no status */
+	bool asking_ignored;           /* once_release none: a request to try again proves nothing */
 	size_t response_bytes_max;
 } http_policy;
 
 enum {
 	HTTP_STORED_2XX = 1, /* always: it is done, so it must not run again */
-	HTTP_STORED_3XX = 2, /* but not what is released before: see http_decide_ending */
+	HTTP_STORED_3XX = 2, /* but not what is released earlier: see http_decide_ending */
 	HTTP_STORED_4XX = 4,
 	HTTP_STORED_DEFAULT = 7
 };
@@ -239,14 +244,14 @@ typedef enum http_step {
 } http_step;
 const char *http_step_name(http_step step); /* "run", ...: for logs and counters */
 /*
- * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE. A
- * takeover of a stale lease (PROCESSING_STALE) is run only where doubt_retries says so, since the
- * lost worker may have sent the request: else its claim asks for none, and is not answered so.
- * RETRYABLE_FAILURE is run. Nothing runs without a fence and
- * the state PROCESSING, nothing replays without a status of 200 to 599: whatever contradicts itself
- * is refused. Failing open covers what says that the database cannot be asked (lost, late,
- * overloaded, an error of its own), never what it said about this request, nor a contract that is
- * missing or of another version: that would leave a whole deployment unprotected, unnoticed.
+ * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE. A takeover of a stale
+ * lease (PROCESSING_STALE) runs only if doubt_retries is set, since the lost worker may have sent
+ * the request: without it the claim does not ask for a takeover, and never gets this verdict.
+ * RETRYABLE_FAILURE runs. Nothing runs without a fence and the state PROCESSING, and nothing is
+ * replayed without a status of 200 to 599: a contradictory answer is refused. Failing open applies
+ * if the database cannot be asked (lost, late, overloaded, an internal error), but neither to its
+ * decision about this request, nor if the contract is missing or has another version: that would
+ * leave a whole deployment unprotected, unnoticed.
  */
 http_step http_decide_claim(const http_policy *policy, const once_answer *answer, once_code code,
                             http_problem *problem);
@@ -254,31 +259,34 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 /* How the upstream's answer ended. */
 typedef struct http_ending {
 	int status;         /* of the answer that the client gets */
-	http_effect effect; /* what the upstream said of it */
-	bool asks;          /* a header asks for the same request once more: http_header_asks */
+	http_effect effect; /* the upstream's statement about it */
+	bool asks;          /* a header asks for the same request again: http_header_asks */
 	/* the upstream's own status, not one that the server made (502, 504, error_page) */
 	bool from_upstream;
-	bool request_sent; /* any byte of the request left for any upstream that was tried */
+	bool request_sent; /* any byte of the request was sent to any upstream that was tried */
 	bool complete;     /* all of the answer came */
 	bool too_large;    /* more than response_bytes_max */
-	bool lease_lost;   /* a renewal was refused: somebody else may run or has completed it */
+	bool lease_lost;   /* a renewal was refused: another attempt may run it or has completed it */
 } http_ending;
 
 typedef enum http_report {
 	HTTP_REPORT_COMPLETE, /* once.complete with the answer */
 	HTTP_REPORT_FINAL,    /* once.fail for good, with the answer */
-	/* once.complete without it: result_type HTTP_RESULT_TOO_LARGE, which once.fail has not */
+	/*
+	 * once.complete without the answer: result_type HTTP_RESULT_TOO_LARGE, which once.fail does not
+	 * have
+	 */
 	HTTP_REPORT_TOO_LARGE,
 	HTTP_REPORT_RELEASE, /* nothing was sent: once.release */
-	/* once.fail, retryable: nothing lasting was done, by the answer's word or the location's */
+	/* once.fail, retryable: no lasting effect, by the answer's or the location's word */
 	HTTP_REPORT_RETRYABLE,
 	HTTP_REPORT_IN_DOUBT, /* once.fail, in doubt */
-	HTTP_REPORT_NOTHING,  /* the lease is lost, and this attempt knows nothing that would help */
+	HTTP_REPORT_NOTHING,  /* the lease is lost, and this attempt knows nothing useful */
 	HTTP_REPORTS
 } http_report;
 #define HTTP_RESULT_TOO_LARGE "once.too_large"
 /*
- * Whatever is not known is in doubt (or retryable, where doubt_retries). The first line that fits:
+ * An unknown outcome is in doubt (or retryable, with doubt_retries). The first line that matches:
  *   nothing sent, no answer of the upstream's        RELEASE
  *   sent, and no whole answer of the upstream's own  in doubt
  *   effect NONE: Once-Effect: none, or a problem     RETRYABLE, whatever the status is
@@ -286,43 +294,43 @@ typedef enum http_report {
  *   effect UNKNOWN                                   in doubt
  *   no final status (1xx, 600 and more)              in doubt
  *   2xx                                              COMPLETE, or TOO_LARGE
- *   a status that `released` lists                   RETRYABLE: the location answers for it
+ *   a status that `released` lists                   RETRYABLE: the location is responsible
  *   421, 425, and one that `asks`                    RETRYABLE, unless asking_ignored
- *   408                                              in doubt: out of time is not undone
- *   3xx, where the class is stored                   COMPLETE, or TOO_LARGE
- *   4xx, where the class is stored                   FINAL, or TOO_LARGE
+ *   408                                              in doubt: a timeout undoes nothing
+ *   3xx, if the class is stored                      COMPLETE, or TOO_LARGE
+ *   4xx, if the class is stored                      FINAL, or TOO_LARGE
  *   3xx, 4xx, not stored                             in doubt
  *   5xx, server_errors DONE                          FINAL, or TOO_LARGE
  *   502, 503, 504                                    in doubt: a proxy behind it gave up
  *   5xx, server_errors NONE                          RETRYABLE
  *   5xx otherwise                                    in doubt: it may have committed
- * With a lost lease what is known is reported all the same, since the fence guards the row: an
- * intent that a duplicate has found stale and put in doubt takes the word of its own attempt. Where
- * that report is refused, peek: what is stored is the answer.
+ * With a lost lease the known outcome is still reported, since the fence guards the row: an intent
+ * that a duplicate has found stale and put in doubt accepts the report of its own attempt. If that
+ * report is refused, peek: the stored outcome is the answer.
  */
 http_report http_decide_ending(const http_policy *policy, const http_ending *ending);
 const char *http_report_name(http_report report); /* "complete", ...: for logs and counters */
 
-/* What happens with the copies of stored answers that the workers share. */
+/* What happens to the copies of stored answers that the workers share. */
 typedef enum http_cache_event {
 	HTTP_CACHE_HIT,      /* a replay was answered from it */
-	HTTP_CACHE_MISMATCH, /* another request with the key of one that it has */
+	HTTP_CACHE_MISMATCH, /* another request with the key of a copy */
 	HTTP_CACHE_MISS,     /* the database was asked */
 	HTTP_CACHE_KEPT,     /* an answer was copied into it */
-	HTTP_CACHE_EVICTED,  /* one was taken out before its time, for another one's room */
-	HTTP_CACHE_EMPTIED,  /* all were taken out: the server may have forgotten what they say */
+	HTTP_CACHE_EVICTED,  /* one was removed early, to make room for another */
+	HTTP_CACHE_EMPTIED,  /* all were removed: the server may have lost what they contain */
 	HTTP_CACHE_EVENTS
 } http_cache_event;
 
 /* ---- metrics.c: the status page ---- */
 /*
  * Counters for all workers, in memory that they share: integers only, no pointers, a fixed size;
- * all zero bytes but for what http_metrics_init writes. Counters only grow and are added to
- * atomically; a killed worker leaves them whole. Gauges belong to a worker's slot and vanish with
- * it.
+ * all bytes are zero except those that http_metrics_init writes. Counters only grow and are added
+ * to atomically; a killed worker leaves them consistent. Gauges belong to a worker's slot and
+ * disappear with it.
  */
 enum {
-	HTTP_METRICS_SCOPES_MAX = 64,    /* counted apart; row 0 has all further ones */
+	HTTP_METRICS_SCOPES_MAX = 64,    /* counted separately; row 0 has the others */
 	HTTP_METRICS_SCOPE_BYTES = 256,  /* a name with its NUL */
 	HTTP_METRICS_WORKERS_MAX = 1024, /* as many processes as nginx can have (NGX_MAX_PROCESSES) */
 	HTTP_METRICS_DECISIONS = HTTP_STEPS + HTTP_PROBLEMS,
@@ -336,10 +344,13 @@ typedef struct http_metrics_scope {
 	uint64_t decisions[HTTP_METRICS_DECISIONS]; /* by step, but HTTP_REFUSE by its problem */
 } http_metrics_scope;
 
-/* One process. Only it writes here; the statistics are those that are already in the totals. */
+/*
+ * One process. Only that process writes here; the statistics are those already included in the
+ * totals.
+ */
 typedef struct http_metrics_worker {
-	uint64_t present;      /* its process id; 0: nobody */
-	uint64_t running;      /* requests that the upstream works on, under a lease */
+	uint64_t present;      /* its process id; 0: free */
+	uint64_t running;      /* requests at the upstream, under a lease */
 	uint64_t waiting;      /* duplicates that wait for their original */
 	uint64_t held;         /* answers held back until they are stored */
 	uint64_t replay_bytes; /* of stored answers that are being sent */
@@ -347,7 +358,7 @@ typedef struct http_metrics_worker {
 } http_metrics_worker;
 
 typedef struct http_metrics {
-	uint64_t bytes; /* sizeof this: what another version left is not read */
+	uint64_t bytes; /* sizeof this: memory of another version is not read */
 	uint64_t reports[HTTP_REPORTS];
 	uint64_t reports_refused;  /* the fence was lost, or it was finished otherwise */
 	uint64_t reports_unstored; /* not stored in the database */
@@ -366,8 +377,8 @@ typedef struct http_metrics {
 } http_metrics;
 
 /*
- * Before workers start. Keeps what a predecessor of the same layout has counted (a reload), else
- * starts at zero.
+ * Called before workers start. Keeps the counts of a predecessor of the same layout (a reload),
+ * otherwise starts at zero.
  */
 void http_metrics_init(http_metrics *metrics);
 /*
@@ -376,21 +387,21 @@ void http_metrics_init(http_metrics *metrics);
  */
 http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint64_t process_id);
 void http_metrics_leave(http_metrics_worker *worker);
-/* The row of a scope, for http_metrics_decided; worth keeping where the scope is constant. */
+/* The row of a scope, for http_metrics_decided; worth keeping if the scope is constant. */
 size_t http_metrics_scope_row(http_metrics *metrics, http_text scope);
-/* problem is read with HTTP_REFUSE only. */
+/* problem is used with HTTP_REFUSE only. */
 void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, http_problem problem);
 /*
- * Adds what a batcher has counted since the last call. After its statistics started anew (another
- * batcher), too.
+ * Adds what a batcher has counted since the last call. Also after its statistics restarted (another
+ * batcher).
  */
 void http_metrics_batched(http_metrics *metrics, http_metrics_worker *worker,
                           const once_batcher_statistics *statistics);
 /* Any of the struct's counters: http_metrics_add(&metrics->reports[report], 1). */
 void http_metrics_add(uint64_t *counter, uint64_t increment);
 /*
- * *text: terminated, the caller's to free; false where memory is short. JSON: one object.
- * OpenMetrics 1.0.
+ * *text: terminated, freed by the caller; false if memory is short. JSON: one object. OpenMetrics
+ * 1.0.
  */
 bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length);
 bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *length);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * metrics.c: the counters of all workers and the two texts of the status page. Called by the
- * gateway: each worker counts into memory that all share; any of them writes the page. No locks: a
- * worker may be killed at any instruction, and what it held would stay held.
+ * gateway: each worker counts into memory that all share; any of them writes the page. It uses no
+ * locks: a worker may be killed at any instruction, and its lock would stay held.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -63,14 +63,14 @@ static uint64_t hash_of(http_text name)
 }
 
 /*
- * The name of a row is written by whoever meets it without one: all write the same bytes, so it
- * does not matter who is killed halfway, nor how many write at once.
+ * The name of a row is written by each worker that finds it empty: all write the same bytes, so it
+ * does not matter if one is killed halfway, or if many write at once.
  */
 static void write_name(http_metrics_scope *scope, http_text name)
 {
 	size_t length = name.length < HTTP_METRICS_SCOPE_BYTES - 1 ? name.length : HTTP_METRICS_SCOPE_BYTES - 1;
 	while (length > 0 && length < name.length && ((unsigned char)name.data[length] & 0xC0) == 0x80) {
-		length--; /* no half of a character */
+		length--; /* no half character */
 	}
 	memcpy(scope->name, name.data, length);
 	__atomic_store_n(&scope->ready, 1, __ATOMIC_RELEASE);
@@ -101,7 +101,7 @@ void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, htt
 	}
 }
 
-/* What was counted since; all of it where the count began anew. */
+/* The difference since then; everything if the count restarted. */
 static void add_since(uint64_t *total, uint64_t before, uint64_t now)
 {
 	http_metrics_add(total, now >= before ? now - before : now);
@@ -166,7 +166,7 @@ static const char *const cache_names[HTTP_CACHE_EVENTS] = {
     [HTTP_CACHE_HIT] = "hit",   [HTTP_CACHE_MISMATCH] = "mismatch", [HTTP_CACHE_MISS] = "miss",
     [HTTP_CACHE_KEPT] = "kept", [HTTP_CACHE_EVICTED] = "evicted",   [HTTP_CACHE_EMPTIED] = "emptied"};
 
-/* NULL: a decision that is counted under another name. */
+/* NULL: a decision counted under another name. */
 static const char *decision_name(size_t decision)
 {
 	if (decision == HTTP_REFUSE) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* openmetrics.c: see openmetrics.h. The formats' own rules, and nobody's figures. */
+/* openmetrics.c: see openmetrics.h. The rules of the formats, without any figures. */
 #include "openmetrics.h"
 #include "utf8.h"
 
@@ -72,7 +72,7 @@ bool openmetrics_accepted(http_text accept)
 	return false;
 }
 
-/* Of a line "# HELP name text" or "# TYPE name type", its end where the name ends. */
+/* For a line "# HELP name text" or "# TYPE name type", the position after the name. */
 static const char *name_end(const char *line)
 {
 	const char *name = line + sizeof "# HELP " - 1;
@@ -91,7 +91,7 @@ char *openmetrics_to_prometheus(char *text, size_t *length)
 			continue;
 		}
 		if (is_type || is_help) {
-			/* A counter is called by the name of its samples there. */
+			/* In that format a counter has the name of its samples. */
 			const char *end = name_end(line);
 			suffix = is_help ? suffix : strncmp(end, " counter\n", 9) == 0 ? "_total" : "";
 			buffer_add(&out, line, (size_t)(end - line));

@@ -20,8 +20,8 @@ typedef struct row {
 	const char *slug;
 	const char *title;
 	const char *detail; /* what to do */
-	int retry_after;    /* seconds; 0: the same request will not do better */
-	http_effect effect; /* of the request, as a gateway in front reads it */
+	int retry_after;    /* seconds; 0: the same request will not succeed */
+	http_effect effect; /* about the request, as a gateway in front reads it */
 } row;
 
 /* clang-format off */
@@ -93,7 +93,7 @@ bool http_problem_base_good(const char *type_base)
 	return true;
 }
 
-/* For inside a JSON string; cut between characters where out is full. */
+/* For use inside a JSON string; cut between characters if out is full. */
 static void escape(const char *text, char *out, size_t size)
 {
 	size_t length = 0;
@@ -153,7 +153,10 @@ size_t http_problem_write(http_problem problem, const http_occurrence *occurrenc
 	return (size_t)length;
 }
 
-/* Of the longest slug that ends it: body-too-large ends in another one. HTTP_PROBLEMS: of none. */
+/*
+ * The problem of the longest slug that ends the type: body-too-large ends in another slug.
+ * HTTP_PROBLEMS: none.
+ */
 static http_problem problem_of_type(const char *type, size_t length)
 {
 	http_problem found = HTTP_PROBLEMS;
@@ -189,8 +192,8 @@ http_effect http_problem_effect(http_text document)
 		return HTTP_EFFECT_UNKNOWN;
 	}
 	/*
-	 * In canonical form the shortest name comes first, and a quote inside a text has a backslash
-	 * before it.
+	 * In canonical form the shortest name comes first, and a quote inside a text follows a
+	 * backslash.
 	 */
 	if (strncmp(text, type, strlen(type)) == 0) {
 		const char *value = text + strlen(type);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* reasons.h: what the doors store as error_code and error_message of an intent. */
+/* reasons.h: the error_code and error_message that the doors store with an intent. */
 #pragma once
 
 /* spec: reasons */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * redirect.c: which request a client sends that follows a redirect: the Location's reference
+ * redirect.c: the request that a client sends when it follows a redirect: the Location's reference
  * resolved against the request's own target (RFC 3986, section 5), as clients do it. Pure; called
  * by the gateway.
  */
@@ -20,7 +20,7 @@ static bool starts(http_text text, const char *with)
 	return text.length >= strlen(with) && strncasecmp(text.data, with, strlen(with)) == 0;
 }
 
-/* How long it is up to the first of these characters. */
+/* The length up to the first of these characters. */
 static size_t span(http_text text, const char *ends)
 {
 	size_t length = 0;
@@ -30,7 +30,7 @@ static size_t span(http_text text, const char *ends)
 	return length;
 }
 
-/* Clients encode other bytes each in its own way, so nobody knows what they will ask for. */
+/* Clients encode other bytes in different ways, so the new request is unknown. */
 static bool is_plain(http_text text)
 {
 	for (size_t i = 0; i < text.length; i++) {
@@ -58,8 +58,8 @@ static bool put(output *out, http_text text)
 }
 
 /*
- * As a Host header has it: in lower case, without the port that its scheme implies. A scheme that
- * is not said is unknown.
+ * As in a Host header: in lower case, without the scheme's default port. If the scheme is not
+ * given, it is unknown.
  */
 static bool put_host(output *out, http_text host, const char *default_port)
 {
@@ -95,7 +95,7 @@ static size_t remove_dots(char *path, size_t length)
 		bool two = bytes == 2 && path[from + 1] == '.' && path[from + 2] == '.';
 		if (two) {
 			while (to > 0 && path[--to] != '/') {
-				/* back to before the last segment */
+				/* back to the previous segment */
 			}
 		}
 		if (!one && !two) {

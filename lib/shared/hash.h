@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * hash.h: FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), for tables and names. Nothing but
- * this header: every part of the tree may use it.
+ * hash.h: FNV-1a, 64 bits (Fowler, Noll, Vo; draft-eastlake-fnv), for tables and names. Only this
+ * header: every part of the tree may use it.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #define HASH_START UINT64_C(14695981039346656037)
 
-/* Goes on from `hash`: HASH_START, or what hash_bytes gave for the part before. */
+/* Continues from `hash`: HASH_START, or the result for the part before. */
 static inline uint64_t hash_bytes(uint64_t hash, const void *data, size_t length)
 {
 	for (const unsigned char *at = data, *end = at + length; at < end; at++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* json_escape.h: what follows a backslash in a string of JSON (RFC 8259, section 7). */
+/* json_escape.h: escapes after a backslash in a string of JSON (RFC 8259, section 7). */
 #pragma once
 
 #include <stdbool.h>
@@ -28,8 +28,8 @@ static inline bool json_read_hex4(const unsigned char **at, const unsigned char 
 #define JSON_ESCAPE_BYTES_MAX 11 /* ud83d\ude00 */
 
 /*
- * Reads on behind the backslash. False: it is no escape, or half a surrogate pair. It may be that
- * of U+0000.
+ * Continues after the backslash. False: it is not an escape, or half a surrogate pair. It may be
+ * that of U+0000.
  */
 static inline bool json_read_escape(const unsigned char **at, const unsigned char *end, uint32_t *c)
 {

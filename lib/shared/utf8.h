@@ -9,8 +9,8 @@
 #include <string.h>
 
 /*
- * The bytes of the character that begins at `at`, of which `left` (1 at least) may be read; 0: none
- * does.
+ * The length of the character that begins at `at`, of which `left` (at least 1) bytes may be read;
+ * 0: no character begins there.
  */
 static inline size_t utf8_length(const unsigned char *at, size_t left)
 {

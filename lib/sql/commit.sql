@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Sent behind finish: a finish that fails has the server skip it.
+-- Sent after finish: if finish fails, the server skips it.
 COMMIT

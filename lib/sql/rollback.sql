@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Ends the transaction of an execution that goes no further.
+-- Ends the transaction of an execution that stops here.
 ROLLBACK

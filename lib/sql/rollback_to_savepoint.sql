@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Takes an effect back that failed for good. What start noted stays.
+-- Rolls back an effect that failed for good. The note of start stays.
 ROLLBACK TO SAVEPOINT once_effect

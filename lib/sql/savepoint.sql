@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Behind start: what an effect that fails for good is rolled back to.
+-- Sent after start: an effect that fails for good is rolled back to it.
 SAVEPOINT once_effect

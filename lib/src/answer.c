@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * answer.c: what the contract answered, read in place: an answer points into the PGresult that
- * it owns, so nothing is copied. libpq ends every value with a NUL that its length does not
- * count, so text can be lent as a C string.
+ * answer.c: the contract's answers, read in place: an answer points into the PGresult that it owns,
+ * so nothing is copied. libpq ends every value with a NUL that its length does not count, so text
+ * can be lent as a C string.
  */
 #include <stdlib.h>
 
@@ -36,9 +36,8 @@ static const char *const column_names[ANSWER_COLUMNS] = {
 };
 
 /*
- * PQfnumber copies and folds the name that it is asked for, each time: with seventeen of them that
- * is most of what an answer of one row costs its reader. So the result's names are gone through
- * once.
+ * PQfnumber copies and folds the name at each call: with seventeen names that is most of the cost
+ * of reading an answer of one row. So this reads the result's names once.
  */
 void answer_find_columns(const PGresult *result, answer_columns *columns)
 {
@@ -68,7 +67,7 @@ int find_column(const PGresult *result, const char *name)
 	return -1;
 }
 
-/* A query that does not have a column simply does not tell. */
+/* A missing column means that the query does not return it. */
 static bool find(const PGresult *result, const answer_columns *columns, int row, answer_column which, int *column)
 {
 	*column = columns->at[which];
@@ -141,8 +140,8 @@ once_code answer_of_result(PGresult *result, once_answer **answer, once_error **
 }
 
 /*
- * The statements of batches have no ORDER BY, which would sort sixteen columns for nothing: a set
- * that a function returns comes in its order. SQL promises no such thing, so it is looked at.
+ * The statements of batches have no ORDER BY, which would sort sixteen columns for nothing: a
+ * set-returning function returns its rows in order. SQL does not promise that, so it is checked.
  */
 bool rows_are_in_order(const PGresult *result, size_t count)
 {
@@ -177,7 +176,7 @@ once_code answers_of_result(PGresult *result, size_t count, once_answers **answe
 	return ONCE_OK;
 }
 
-/* Copies a text to *at, moves *at behind it, and returns the copy; NULL stays NULL. */
+/* Copies a text to *at, moves *at past it, and returns the copy; NULL stays NULL. */
 static const char *place_text(char **at, const char *text)
 {
 	if (text == NULL) {
@@ -259,8 +258,10 @@ const once_answer *once_answers_at(const once_answers *answers, size_t index)
 
 bool once_answer_may_run(const once_answer *answer)
 {
-	/* A takeover hands out a processing row; the same words from peek
-	 * describe a row that nobody claimed for us. */
+	/*
+	 * A takeover returns a processing row; the same verdicts from peek describe a row that was not
+	 * claimed for this caller.
+	 */
 	switch (answer->verdict) {
 	case ONCE_PROCEED:
 		return answer->state == ONCE_STATE_NONE;
@@ -309,7 +310,7 @@ int once_answer_kept_ms(const once_answer *answer)
 	return answer->kept_ms;
 }
 
-/* The texts of an answer, all alike. */
+/* The text columns of an answer. */
 #define ANSWER_TEXT(field)                                                                                             \
 	const char *once_answer_##field(const once_answer *answer)                                                         \
 	{                                                                                                                  \

@@ -7,7 +7,7 @@
 
 #include "internal.h"
 
-/* One array of a batch: element i of what the caller passed. */
+/* One array of a batch: element i of the caller's array. */
 #define ELEMENT(name, type, expression)                                                                                \
 	static once_bytes name(const void *context, size_t index, unsigned char scratch[8])                                \
 	{                                                                                                                  \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * batcher.c: what a loop calls: opening, readiness, the timer, the flush, closing; the queues;
- * and what is remembered of salts. Every way in goes through enter and leave, so that a batcher
- * closed by a callback is freed by the outermost.
+ * batcher.c: the functions that a loop calls: opening, readiness, the timer, the flush, closing;
+ * the queues; and the known salts. Every entry goes through enter and leave, so that a batcher
+ * closed by a callback is freed by the outermost call.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ uint64_t hash_text(const char *text)
 {
 	uint64_t hash = hash_bytes(HASH_START, text, strlen(text));
 
-	/* MurmurHash3's last step (Appleby): the last letters must count in every bit. */
+	/* MurmurHash3's last step (Appleby): the last letters must affect every bit. */
 	hash = (hash ^ hash >> 33) * UINT64_C(0xff51afd7ed558ccd);
 	return hash ^ hash >> 33;
 }
@@ -41,9 +41,9 @@ queue queue_of(const once_operation *operation)
 }
 
 /*
- * A report may wait for a row that somebody holds, and must not hold up claims for long: on their
- * connection it waits for a moment (limit_wait.sql) and goes apart then. One that goes apart may
- * wait, so others do not go with it.
+ * A report may wait for a row that another session holds, and must not hold up claims for long: on
+ * their connection it waits a moment (limit_wait.sql) and is then sent separately. A separate
+ * operation may wait, so others do not share its transaction.
  */
 bool wire_takes(const once_batcher *batcher, int connection, queue queue)
 {
@@ -288,7 +288,7 @@ void once_batcher_close(once_batcher *batcher)
 	batcher->loop.timer(batcher->loop.context, ONCE_NEVER, true);
 	end_all(batcher, &batcher->live);
 	end_all(batcher, &batcher->background);
-	/* Everybody has an answer. */
+	/* All operations have an answer. */
 	assert(batcher->statistics.pending == 0 && list_empty(&batcher->queues[QUEUE_START]) &&
 	       list_empty(&batcher->queues[QUEUE_END]) && list_empty(&batcher->queues[QUEUE_APART]));
 	if (--batcher->depth == 0) {
@@ -313,7 +313,7 @@ static int64_t queue_due(const once_batcher *batcher, queue queue)
 	return first->submitted_ms + batcher->options.batch_age_ms;
 }
 
-/* When the batch that a connection could send has to go; never where it has none. */
+/* When the batch that a connection could send must be sent; never if there is none. */
 static int64_t batch_due(const once_batcher *batcher, int connection)
 {
 	int64_t due = ONCE_NEVER;
@@ -351,12 +351,12 @@ static void send_due(once_batcher *batcher)
 			wire_refuse(wire);
 		}
 	}
-	/* From the last: reports go by the connection of their own if that is free. */
+	/* From the last: reports use their own connection if it is free. */
 	for (int i = WIRES; i-- > 0 && !batcher->closed;) {
 		wire *wire = &batcher->wires[i];
 		batcher_feed(batcher, i);
 		if (!batcher->closed && wire->state == WIRE_BUSY) {
-			/* Sending may have taken in what no event will tell of any more. */
+			/* Sending may have read input that no later event announces. */
 			wire_ready(wire, false, true);
 		}
 	}
@@ -385,8 +385,10 @@ static int64_t next_due(const once_batcher *batcher)
 	return due;
 }
 
-/* A timer that rings too soon is cheaper than one that is set for each
- * operation: it is moved only towards now. */
+/*
+ * A timer that fires too soon costs less than setting it for each operation: it is only moved
+ * towards now.
+ */
 static void arm(once_batcher *batcher)
 {
 	int64_t due = next_due(batcher);
@@ -398,7 +400,7 @@ static void arm(once_batcher *batcher)
 	}
 }
 
-/* False where this is a call from inside another one: its outermost does the work. */
+/* False for a call from inside another one: the outermost does the work. */
 static bool enter(once_batcher *batcher)
 {
 	if (batcher->depth > 0 || batcher->closed) {
@@ -413,7 +415,7 @@ static void leave(once_batcher *batcher)
 	if (!batcher->closed) {
 		arm(batcher);
 	}
-	assert(batcher->depth == 1); /* enter lets nobody in but the outermost */
+	assert(batcher->depth == 1); /* enter admits only the outermost */
 	batcher->depth--;
 	if (batcher->closed) {
 		destroy(batcher);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * call.c: one call of a contract function: its parameters in PostgreSQL's binary format, sent and
- * read. Binary, so that bytes stay bytes and no text has to be quoted. Everything above says what
- * to call; nothing above touches libpq's parameter arrays.
+ * read. Binary, so that bytes are sent unchanged and no text needs quoting. The files above decide
+ * what to call; they never touch libpq's parameter arrays.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -218,14 +218,17 @@ once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error
 	return sent == 1 ? ONCE_OK : error_of_connection(error, connection);
 }
 
-/* Makes it known to the connection. */
+/* Prepares it on the connection. */
 static once_code prepare(once_session *session, enum sql_id id, prepared prepared, once_error **error)
 {
 	PGresult *result = PQprepare(session->connection, prepared.name, sql_queries[id].text, 0, NULL);
 	const char *sqlstate = text_or_empty(PQresultErrorField(result, PG_DIAG_SQLSTATE));
 	once_code code = ONCE_OK;
 	*prepared.known = PQresultStatus(result) == PGRES_COMMAND_OK;
-	/* It may be there already: that is as good, unless it has spoilt the caller's transaction. */
+	/*
+	 * It may exist already: that is equally good, unless the error has aborted the caller's
+	 * transaction.
+	 */
 	if (!*prepared.known && (!prepared_missed(session, prepared, true, false, sqlstate) ||
 	                         PQtransactionStatus(session->connection) != PQTRANS_IDLE)) {
 		code = error_of_result(error, session->connection, result);
@@ -243,7 +246,7 @@ static PGresult *execute(once_session *session, const call *call, bool prepared)
 	                               call->formats, FORMAT_BINARY);
 }
 
-/* What was prepared earlier may be gone. Outside of a transaction nothing is lost by that. */
+/* A statement prepared earlier may be gone. Outside of a transaction that does no harm. */
 static PGresult *execute_prepared(once_session *session, const call *call, prepared prepared, bool fresh)
 {
 	bool alone = PQtransactionStatus(session->connection) == PQTRANS_IDLE;
@@ -309,6 +312,6 @@ void sleep_ms(int64_t duration_ms)
 {
 	struct timespec left = {.tv_sec = (time_t)(duration_ms / 1000), .tv_nsec = (long)(duration_ms % 1000) * 1000000};
 	while (nanosleep(&left, &left) != 0) {
-		/* A signal came: its handler has run; the rest of the pause goes on. */
+		/* A signal came: its handler has run; continue the pause. */
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * contract.c: the functions of the contract for one intent, one C
- * function each. No decision is taken here.
+ * contract.c: the functions of the contract for one intent, one C function each. It makes no
+ * decision.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static once_code run_for_answer(once_session *session, call *call, once_answer *
 	return code;
 }
 
-/* Runs a call whose one value is a boolean; happened NULL where it does not matter. */
+/* Runs a call whose one value is a boolean; happened NULL if it does not matter. */
 static once_code run_for_bool(once_session *session, call *call, bool *happened, once_error **error)
 {
 	PGresult *result;
@@ -38,8 +38,8 @@ static once_code run_for_bool(once_session *session, call *call, bool *happened,
 }
 
 /*
- * What guards until the transaction ends guards nothing where each statement is a transaction of
- * its own. A connection that is lost is in no state: the call itself says so.
+ * A guard that lasts until the transaction ends guards nothing if each statement is its own
+ * transaction. A lost connection has no state: then the call itself fails.
  */
 static once_code check_transaction(const once_session *session, once_error **error)
 {
@@ -228,7 +228,7 @@ once_code once_peek(once_session *session, const once_intent *intent, once_answe
 	return run_for_answer(session, &call, answer, error);
 }
 
-/* What all events have. */
+/* The columns that all events have. */
 static void add_event(call *call, const char *tenant, const once_intent *cause, const once_event *event)
 {
 	call_add_text(call, event->aggregate_type);

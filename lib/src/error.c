@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * error.c: the error object, and the one table that says what a SQLSTATE means to a caller.
+ * error.c: the error object, and the one table that gives the meaning of each SQLSTATE to a caller.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static once_error no_memory_error = {.code = ONCE_NO_MEMORY, .retriable = true};
 typedef struct code_row {
 	once_code code;
 	const char *name;
-	const char *sqlstate; /* "" where the library itself finds it */
+	const char *sqlstate; /* "" for errors that the library itself finds */
 	bool retriable;
 } code_row;
 
@@ -104,8 +104,8 @@ once_code once_code_of_sqlstate(const char *sqlstate)
 }
 
 /*
- * Server trouble that passes by itself: too many connections, out of some resource, a lock or
- * statement that timed out.
+ * Passing trouble of the server: too many connections, out of some resource, a lock or statement
+ * that timed out.
  */
 bool error_passes(const char *sqlstate)
 {
@@ -113,15 +113,15 @@ bool error_passes(const char *sqlstate)
 }
 
 /*
- * A server that is there and refuses: by a role or password (class 28), a database that is not
- * there, or the right to connect.
+ * The server answers and refuses: by role or password (class 28), a missing database, or no right
+ * to connect.
  */
 static bool error_refuses_us(const char *sqlstate)
 {
 	return strncmp(sqlstate, "28", 2) == 0 || strcmp(sqlstate, "3D000") == 0 || strcmp(sqlstate, "42501") == 0;
 }
 
-/* libpq ends its messages with a newline; ours are one line. */
+/* libpq ends its messages with a newline; those of this library are one line. */
 static char *copy_trimmed(const char *text)
 {
 	size_t length = strlen(text);
@@ -178,7 +178,7 @@ once_code error_of_conninfo(once_error **error, const char *conninfo)
 	if (parsed == NULL && said == NULL) {
 		code = error_no_memory(error);
 	} else if (parsed == NULL) {
-		/* libpq quotes the word that it stumbled over. */
+		/* libpq quotes the word where it failed. */
 		bool may_hold_password = strstr(conninfo, "pass") != NULL || strchr(conninfo, '@') != NULL;
 		code = error_usage(error, may_hold_password ? "libpq cannot read this connection string, which is not "
 		                                              "repeated here since it may hold a password"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * execute.c: runs an effect once, over all that can go wrong on the way. One loop for both forms:
- * an attempt ends done, or with an error that says whether another attempt may follow. What an
- * attempt leaves behind is never guessed: after a lost COMMIT the next attempt's start asks. It
- * cannot be told "proceed" while the old backend lives, because that one holds the intent's
+ * execute.c: runs an effect once, despite all possible failures. One loop for both forms: an
+ * attempt ends done, or with an error that says whether another attempt may follow. The state that
+ * an attempt leaves is never guessed: after a lost COMMIT the start of the next attempt finds out.
+ * It cannot get "proceed" while the old backend lives, because that backend holds the intent's
  * advisory lock until its commit is visible; so "proceed" means that it did not commit.
  */
 #include <assert.h>
@@ -14,17 +14,17 @@
 
 enum {
 	/* spec: retries */
-	/* how long the first pause is at most */
+	/* the longest first pause */
 	BACKOFF_FIRST_MS = 5,
-	/* and any pause */
+	/* the longest pause */
 	BACKOFF_MAX_MS = 1000,
-	/* when a call gives up, unless it says otherwise */
+	/* the default deadline of a call */
 	DEADLINE_MS = 30000,
 	/* end of spec */
 	STEPS_BESIDE_STATEMENTS = 3 /* BEGIN, finish_new, COMMIT */
 };
 
-/* What one attempt needs, in either form. */
+/* The arguments of one attempt, in either form. */
 typedef struct execution {
 	once_session *session;
 	const once_intent *intent;
@@ -38,13 +38,16 @@ typedef struct execution {
 	const once_statement *statements;
 	const once_outcome *outcome;
 	step *steps;
-	/* Once a prepared statement was not there: the rest of the execution is sent as text. */
+	/* A prepared statement was missing: the rest of the execution is sent as text. */
 	bool as_text;
 	/* Set by an attempt: its COMMIT was sent and not answered. */
 	bool commit_unanswered;
-	/* Set by an attempt: it failed by that alone, and was rolled back. */
+	/* Set by an attempt: it failed for that reason alone, and was rolled back. */
 	bool missed;
-	/* Set by an attempt: run it again, whatever its error says (the callback asked for it). */
+	/*
+	 * Set by an attempt: run it again, even if its error is not retriable (the callback asked for
+	 * it).
+	 */
 	bool again;
 } execution;
 
@@ -95,8 +98,8 @@ static once_code open_transaction(execution *run, once_answer **answer, once_err
 }
 
 /*
- * once.finish and COMMIT in one round trip; of an effect that has failed for good, what takes it
- * back goes before them.
+ * once.finish and COMMIT in one round trip; after an effect that failed for good, the rollback to
+ * the savepoint comes first.
  */
 static once_code close_transaction(execution *run, once_state state, const once_outcome *outcome, once_error **error)
 {
@@ -119,7 +122,7 @@ static once_code close_transaction(execution *run, once_state state, const once_
 	return run_pipeline(run, &pipeline, 0, NULL);
 }
 
-/* Why did the callback want to run again? `failed` is what it handed over. */
+/* Why did the callback ask to run again? `failed` is the result that it returned. */
 static once_code error_of_effect(execution *run, const PGresult *failed, once_error **error)
 {
 	PGconn *connection = run->session->connection;
@@ -193,8 +196,8 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 }
 
 /*
- * finish_new has met an outcome, and has compared the fingerprint; a second round trip reads it.
- * Where it has gone meanwhile (its time was over), the next attempt runs.
+ * finish_new found an outcome, and has compared the fingerprint; a second round trip reads it. If
+ * it has gone meanwhile (past its retention), the next attempt runs.
  */
 static once_code read_outcome(execution *run, once_answer **answer, once_error **error)
 {
@@ -227,9 +230,9 @@ static once_code read_outcome(execution *run, once_answer **answer, once_error *
 }
 
 /*
- * Everything in one round trip: BEGIN, finish_new (which raises for a replay and so stops the
- * rest), the effect, COMMIT. The outcome is stored before the effect, since it is known by then:
- * one call fewer; they commit together or not at all.
+ * Everything in one round trip: BEGIN, finish_new (which raises an error for a replay and so stops
+ * the rest), the effect, COMMIT. The outcome is stored before the effect, since it is known by
+ * then, which saves a call; they commit together or not at all.
  */
 static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
@@ -271,7 +274,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 }
 
 /*
- * How long to pause before attempt number `tries` + 1: exponential, capped, full jitter (Brooker,
+ * The pause before attempt number `tries` + 1: exponential, capped, full jitter (Brooker,
  * "Exponential Backoff And Jitter").
  */
 static int64_t backoff(once_session *session, const once_options *options, int tries)
@@ -314,7 +317,7 @@ static enum sql_id begin_of(const once_options *options)
 	return SQL_COUNT;
 }
 
-/* The connection is lost. A session's own is made anew; a caller's is not ours to touch. */
+/* The connection is lost. A session's own is opened again; the caller's is not touched. */
 static once_code recover_connection(execution *run, bool in_doubt, int64_t deadline, const once_options *options,
                                     once_error **error)
 {
@@ -339,7 +342,8 @@ static once_code recover_connection(execution *run, bool in_doubt, int64_t deadl
 }
 
 /*
- * What only start or finish can say, having looked: it settles what became of an earlier attempt.
+ * Errors that only start or finish can return, after a look: they settle the state of an earlier
+ * attempt.
  */
 static bool is_verdict(once_code code)
 {
@@ -347,8 +351,8 @@ static bool is_verdict(once_code code)
 }
 
 /*
- * The database answers, and still does not tell whether the lost COMMIT happened. Keeps the reason
- * as the detail.
+ * The database answers, and does not tell whether the lost COMMIT happened. Keeps the reason as the
+ * detail.
  */
 static once_code still_unknown(once_error **error)
 {
@@ -384,9 +388,12 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	once_error **failure = error == NULL ? &own : error;
 	int64_t start = now_ms();
 	int64_t deadline = options.deadline_ms > INT64_MAX - start ? INT64_MAX : start + options.deadline_ms;
-	/* An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
+	/* An earlier attempt's COMMIT is unanswered: until start answers, the outcome is unknown. */
 	bool in_doubt = false;
-	/* A connection of ours was lost: its backend may live on, and "active" may mean ourselves. */
+	/*
+	 * A connection of this session was lost: its backend may still run, and be the "active"
+	 * attempt.
+	 */
 	bool lost_before = false;
 	once_code code;
 	for (int tries = 0;; tries++) {
@@ -414,8 +421,8 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 			continue;
 		}
 		/*
-		 * "Active" may still be the lost backend in its COMMIT, and an error is no answer: only a
-		 * verdict is.
+		 * "Active" may still be the lost backend in its COMMIT, and an error tells nothing: only a
+		 * verdict does.
 		 */
 		bool waits = code == ONCE_ACTIVE && (in_doubt || lost_before || now_ms() - start < options.wait_ms);
 		in_doubt = in_doubt && !is_verdict(code);

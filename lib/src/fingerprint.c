@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept
- * for the session, or is the caller's (once_hash_*, for the gateway); the hash of bytes and of
- * HTTP-like requests is made here, that of jsonb by the server, whose canonical form it is.
+ * for the session, or belongs to the caller (once_hash_*, for the gateway). The hash of bytes and
+ * of HTTP-like requests is computed here, that of jsonb by the server, because the server defines
+ * its canonical form.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static once_code fetch_salt(once_session *session, const char *tenant, once_erro
 	return ONCE_OK;
 }
 
-/* What EVP_sha256() names OpenSSL 3 looks up anew for each hash. Kept for the process. */
+/* OpenSSL 3 looks EVP_sha256() up again for each hash. Kept for the process. */
 static const EVP_MD *sha256(void)
 {
 #if OPENSSL_VERSION_NUMBER >= 0x30000000L
@@ -50,7 +51,7 @@ static const EVP_MD *sha256(void)
 	found = EVP_MD_fetch(NULL, "SHA256", NULL);
 	if (found != NULL && !atomic_compare_exchange_strong(&kept, &nothing, found)) {
 		EVP_MD_free(found);
-		found = nothing; /* another thread's */
+		found = nothing; /* another thread has set it */
 	}
 	return found == NULL ? EVP_sha256() : found;
 #else
@@ -77,7 +78,7 @@ static void digest_add_length(digest *digest, uint64_t length)
 	digest_add(digest, prefix, sizeof prefix);
 }
 
-/* With its length before it: ("ab","c") and ("a","bc") must not be the same request. */
+/* After its length: ("ab","c") and ("a","bc") must not be the same request. */
 static void digest_add_part(digest *digest, const char *text)
 {
 	digest_add_length(digest, strlen(text));
@@ -109,10 +110,10 @@ static once_code digest_end(digest *digest, once_fingerprint *fingerprint, once_
 	return good ? ONCE_OK : error_no_memory(error);
 }
 
-/* ---- An HTTP-like request, in pieces or whole: what is hashed, in which order ---- */
+/* ---- An HTTP-like request, in pieces or complete: what is hashed, in which order ---- */
 
 struct once_hash {
-	digest digest;       /* of all that comes before the target */
+	digest digest;       /* of everything before the target */
 	uint64_t body_bytes; /* announced */
 	uint64_t added_bytes;
 	bool finished;
@@ -148,7 +149,10 @@ once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error)
 	if (hash == NULL || hash->finished || (piece.data == NULL && piece.length > 0)) {
 		return error_usage(error, "pieces are added to a hash that is started and not finished");
 	}
-	/* Bytes beyond what was announced are refused here, or the sum could overflow back to it. */
+	/*
+	 * Bytes beyond the announced length are refused here, otherwise the sum could overflow back to
+	 * it.
+	 */
 	if (piece.length > hash->body_bytes - hash->added_bytes) {
 		return error_usage(error, "the body is longer than body_bytes announced");
 	}
@@ -157,7 +161,7 @@ once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error)
 	return ONCE_OK;
 }
 
-/* The target comes last, so that it can be another one without the body being read again. */
+/* The target comes last, so that another target can be hashed without reading the body again. */
 static once_code end_with(const once_hash *hash, const char *target, once_fingerprint *fingerprint, once_error **error)
 {
 	digest last = {.context = EVP_MD_CTX_new()};

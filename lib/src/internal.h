@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * internal.h: what the files of the library share. Arrows: prepared <- session <- call <- contract,
- * batch, fingerprint, pipeline <- execute; error and names are below all of them. The evented half
- * (evented.h) stands beside session and above call.
+ * internal.h: declarations shared by the files of the library. Arrows: prepared <- session <- call
+ * <- contract, batch, fingerprint, pipeline <- execute; error and names are below all of them. The
+ * evented half (evented.h) is beside session and above call.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "pgonce.h"
 #include "sql.h"
 
-/* The contract that the SQL in lib/sql/ is written for. */
+/* The version of the contract that the SQL in lib/sql/ is written for. */
 enum {
 	CONTRACT_VERSION = 1
 };
@@ -20,11 +20,13 @@ enum {
 	SESSION_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
 	SALT_BYTES = 32,
 	CALL_PARAMETERS_MAX = 13,
-	/* Different texts of callers' statements that a connection knows by a name; others are sent as
-	 * they are. */
+	/*
+	 * The number of different texts of callers' statements that a connection prepares; others are
+	 * sent as text.
+	 */
 	PREPARED_TEXTS_MAX = 64,
 	PREPARED_NAME_BYTES = 48,
-	/* So often in a row a connection may not know what was prepared. */
+	/* How often in a row a prepared statement may be missing on a connection. */
 	PREPARED_MISSES_MAX = 3
 };
 
@@ -40,40 +42,41 @@ struct once_session {
 	PGconn *connection;
 	bool owns_connection;
 	bool prepares;            /* send each statement as a prepared one */
-	bool prepared[SQL_COUNT]; /* ... those of ours that this connection knows already */
+	bool prepared[SQL_COUNT]; /* ... those of the library that this connection has prepared */
 	prepared_text texts[PREPARED_TEXTS_MAX];
-	const char *outdated; /* the name of one whose plan the server refuses: it is to go */
+	const char *outdated; /* the name of a statement whose plan the server refuses: to deallocate */
 	bool *outdated_known;
 	int misses;  /* in a row */
-	bool salted; /* salt is that of salt_tenant */
+	bool salted; /* salt belongs to salt_tenant */
 	char salt_tenant[SESSION_TENANT_MAX + 1];
 	unsigned char salt[SALT_BYTES];
 	uint64_t random_state; /* for the jitter of backoffs */
 };
 
 /* ---- error.c: every way to fail makes one of these ---- */
-/* Each returns the code that it stores, so that a function can end with
- * `return once_fail_...(error, ...)`. */
+/*
+ * Each returns the code that it stores, so that a function can end with `return
+ * once_fail_...(error, ...)`.
+ */
 once_code error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown,
                      const char *message, const char *detail, const char *hint);
 once_code error_usage(once_error **error, const char *message);
-/* Can libpq read it? The error repeats nothing of a string that may hold a password. */
+/* Can libpq read it? The error repeats no part of a string that may contain a password. */
 once_code error_of_conninfo(once_error **error, const char *conninfo);
 once_code error_no_memory(once_error **error);
 /*
- * From a result of the server; or from the connection where the result says
- * nothing (NULL, or the connection is gone). Whose statement it answers decides
- * what a missing function means: the library calls only the contract's.
+ * From a result of the server; or from the connection if the result says nothing (NULL, or the
+ * connection is gone). The meaning of a missing function depends on whose statement failed: the
+ * library calls only the contract's functions.
  */
 once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result);
 once_code error_of_callers_result(once_error **error, const PGconn *connection, const PGresult *result);
 once_code error_of_connection(once_error **error, const PGconn *connection);
-/* From what a server said when it refused a connection. */
+/* From a server's message when it refused a connection. */
 once_code error_of_refusal(once_error **error, const char *sqlstate, const char *message);
 void error_discard(once_error **error);
 
-/* Does this trouble of the server pass by itself: resources, a lock
- * or a statement that timed out? */
+/* Is this a passing trouble of the server: resources, a lock or a statement that timed out? */
 bool error_passes(const char *sqlstate);
 /* An answer of a form that this library does not know. */
 once_code error_of_shape(once_error **error);
@@ -119,17 +122,19 @@ typedef enum answer_column {
 	COLUMN_KEPT_MS,
 	ANSWER_COLUMNS
 } answer_column;
-/* The places of a result's columns, found once for all its rows; -1 where it does not have one. */
+/* The positions of a result's columns, found once for all its rows; -1 for a missing column. */
 typedef struct answer_columns {
 	int at[ANSWER_COLUMNS];
 } answer_columns;
 /* The first column of this name; -1: there is none. */
 int find_column(const PGresult *result, const char *name);
 void answer_find_columns(const PGresult *result, answer_columns *columns);
-/* Reads a row into an answer that is all zero; it points into the result. */
+/* Reads a row into a zeroed answer; it points into the result. */
 void answer_read(once_answer *answer, const PGresult *result, const answer_columns *columns, int row);
-/* Takes the result over, also when it fails. The answer reads row 0; a
- * result without rows is ONCE_CONTRACT. */
+/*
+ * Takes over the result, even if it fails. The answer reads row 0; a result without rows is
+ * ONCE_CONTRACT.
+ */
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
 bool rows_are_in_order(const PGresult *result, size_t count);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
@@ -139,26 +144,26 @@ once_code answer_of_outcome(const once_intent *intent, const once_outcome *outco
 
 void answer_set_fence(once_answer *answer, int fence);
 
-/* ---- prepared.c: what a connection knows by a name ---- */
-/* name NULL: the statement is sent as text. *known: the connection has it, as far as we know. */
+/* ---- prepared.c: the prepared statements of a connection ---- */
+/* name NULL: the statement is sent as text. *known: the connection has it, as far as is known. */
 typedef struct prepared {
 	const char *name;
 	bool *known;
 } prepared;
 prepared prepared_query(once_session *session, enum sql_id id);
-/* Of a caller's statement; one that is new takes a free place, if there is one. */
+/* For a caller's statement; a new one takes a free place, if there is one. */
 prepared prepared_text_of(once_session *session, const char *text);
 /*
- * A statement failed: in its preparation (in_parse), or as one that was prepared just now (fresh)
- * or earlier. True where that only says what the connection knows, which is then noted: the same
- * statement, sent as text, does not fail so.
+ * A statement failed: in its preparation (in_parse), or as one prepared just now (fresh) or
+ * earlier. Returns true, and notes it, if only the prepared statement is at fault: the same
+ * statement sent as text does not fail for this reason.
  */
 bool prepared_missed(once_session *session, prepared statement, bool in_parse, bool fresh, const char *sqlstate);
-/* A statement that was prepared earlier was there. */
+/* A statement prepared earlier still existed. */
 void prepared_met(once_session *session);
-/* Takes away what the server refuses to run any more, as soon as no transaction is open. */
+/* Deallocates a statement that the server refuses to run, once no transaction is open. */
 void prepared_tidy(once_session *session);
-/* It is another connection, or the server has forgotten. */
+/* The connection is a new one, or the server has forgotten its statements. */
 void prepared_forget(once_session *session);
 void prepared_free(once_session *session);
 
@@ -176,7 +181,7 @@ typedef struct call {
 	bool too_long;
 } call;
 
-/* Types of pg_catalog.pg_type; their numbers never change. */
+/* Types of pg_catalog.pg_type; their OIDs never change. */
 enum {
 	TYPE_BOOL = 16,
 	TYPE_BYTEA = 17,
@@ -184,7 +189,7 @@ enum {
 	TYPE_TEXT = 25
 };
 
-/* Values as elements of arrays; NULL data is SQL's NULL. scratch is where a number's bytes go. */
+/* Values as elements of arrays; NULL data is SQL's NULL. scratch holds the bytes of a number. */
 once_bytes bytes_of_text(const char *text);
 once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8]);
 once_bytes bytes_of_failure(once_failure failure, unsigned char scratch[8]);
@@ -207,24 +212,24 @@ void call_free(call *call);
 once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error **error);
 /* Sends, reads, checks; *result is the caller's. Frees the call. */
 once_code call_run(once_session *session, call *call, PGresult **result, once_error **error);
-/* Is the intent named at all? Everything else about it is the contract's to judge. */
+/* Does the intent have a name? The contract checks everything else. */
 once_code check_intent(const once_session *session, const once_intent *intent, once_error **error);
 /* Binary values of results. */
 int32_t result_int(const PGresult *result, int row, int column);
 bool result_bool(const PGresult *result, int row, int column);
 
 /* ---- pipeline.c: several statements, one round trip ---- */
-/* A statement of a pipeline, from its sending to its answer. */
+/* A statement of a pipeline, from sending to answer. */
 typedef struct step {
 	prepared prepared;
-	bool parses; /* it is prepared on the way */
-	bool parsed; /* ... and that was answered */
+	bool parses; /* it is prepared in the same round trip */
+	bool parsed; /* ... and the preparation was answered */
 	bool is_ours;
 	bool commits;
 } step;
 /*
- * Opened, filled, run; after a failure to open or to fill, running reports it. What a statement's
- * failure leaves behind it the server skips, up to the one Sync at the end.
+ * Open it, fill it, run it; if opening or filling fails, running reports it. After a failed
+ * statement the server skips the rest, up to the one Sync at the end.
  */
 typedef struct pipeline {
 	once_session *session;
@@ -235,36 +240,39 @@ typedef struct pipeline {
 	bool is_open;
 	once_code code;
 	once_error **error;
-	/* A COMMIT was sent, and neither it nor what stands before it was refused: it may have
-	 * happened. */
+	/*
+	 * A COMMIT was sent, and neither it nor an earlier statement was refused: it may have happened.
+	 */
 	bool commit_unanswered;
-	/* It failed by what the connection knows: the same again, unprepared, does not. */
+	/* It failed because of a prepared statement: the same again, unprepared, does not. */
 	bool missed;
 } pipeline;
 void pipeline_open(pipeline *pipeline, once_session *session, bool prepares, step *steps, size_t room,
                    once_error **error);
 void pipeline_call(pipeline *pipeline, call *call);
-/* One of ours without parameters. */
+/* A statement of the library without parameters. */
 void pipeline_command(pipeline *pipeline, enum sql_id id);
 void pipeline_statement(pipeline *pipeline, const once_statement *statement);
 /*
- * The round trip: reads all answers, and leaves a connection as it was before, or lost. kept: that
- * of step `keep`, the caller's; NULL where the pipeline failed.
+ * The round trip: reads all answers, and leaves the connection as it was before, or lost. kept: the
+ * result of step `keep`, for the caller; NULL if the pipeline failed.
  */
 once_code pipeline_run(pipeline *pipeline, size_t keep, PGresult **kept);
-/* Leaves a pipeline that somebody else has left open. */
+/* Leaves a pipeline that the caller has left open. */
 void pipeline_abandon(once_session *session);
 
 /* ---- statement.c ---- */
-/* May it stand in a list? Not where it ends the transaction, or waits for data. */
+/* May it be in a list? Not if it ends the transaction, or waits for data. */
 bool statement_fits_list(const char *sql);
 
 /* ---- trace.c ---- */
 enum {
 	TRACEPARENT_BYTES = 55
 };
-/* The same where it is valid, else NULL: what is malformed must
- * neither be stored nor spoil a batch. */
+/*
+ * The traceparent if it is valid, else NULL: a malformed one must neither be stored nor make a
+ * batch fail.
+ */
 const char *traceparent_or_null(const char *traceparent);
 
 /* ---- contract.c ---- */
@@ -273,35 +281,36 @@ void finish_fill(call *call, const once_intent *intent, const once_fingerprint *
                  const once_outcome *outcome);
 
 /* ---- session.c ---- */
-/* Is this the contract that the library speaks? Else ONCE_CONTRACT. */
+/*
+ * Is this the version of the contract that the library uses, or a later one? If not: ONCE_CONTRACT.
+ */
 bool contract_version_fits(int version, once_error **error);
-/* Makes a session that owns its connection usable again after a loss.
- * ONCE_CONNECTION where it cannot. */
+/* Reconnects a session that owns its connection after a loss. ONCE_CONNECTION if that fails. */
 once_code session_reconnect(once_session *session, once_error **error);
 
 /* ---- json.c ---- */
 /*
- * The canonical form of a JSON text, as docs/fingerprint.md specifies it. *out is the caller's to
- * free. False where it has none. *no_memory tells that case apart.
+ * The canonical form of a JSON text, as docs/fingerprint.md specifies it. The caller frees *out.
+ * False if it has none. *no_memory distinguishes that case.
  */
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory);
 
 /* ---- key.c ---- */
-/* What is wrong with a key. The sentences are for people: key_fault_text. */
+/* What is wrong with a key. key_fault_text has the sentences for people. */
 typedef enum key_fault {
 	KEY_GOOD = 0,
 	KEY_EMPTY,        /* no value, or an empty string */
 	KEY_UNTERMINATED, /* a string without its closing quote */
 	KEY_BAD_ESCAPE,   /* a backslash before anything but a quote or a backslash */
 	KEY_BAD_BYTE,     /* a control character, or one that is not ASCII */
-	KEY_TRAILING,     /* bytes after the item; so a list, too */
+	KEY_TRAILING,     /* bytes after the item; also a list */
 	KEY_BAD_PARAMETER,
 	/* strict: a token, a number, ...; lenient: a bare key with a
 	 * space, quote, comma or semicolon in it */
 	KEY_NOT_A_STRING,
 	KEY_TOO_LONG
 } key_fault;
-/* once_key_of_header, whose comment says what is a key. *key_length: 0 unless good. */
+/* once_key_of_header; its comment defines a key. *key_length: 0 on failure. */
 key_fault key_parse(once_bytes value, bool strict, size_t length_max, char *key, size_t *key_length);
 const char *key_fault_text(key_fault fault);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * json.c: the canonical form of a JSON text, for fingerprints: the text of PostgreSQL's jsonb,
- * which SQL has at no cost, its numbers without trailing zeros. docs/fingerprint.md specifies it;
- * once._json_body is the same in SQL. Written here and not borrowed, because a JSON library reads
- * numbers as doubles: 100000000000000000.01 and .02 would be one request. One recursive descent
- * over the input writes the output; the members of an object are written, then put in order.
+ * which SQL gets at no cost, its numbers without trailing zeros. docs/fingerprint.md specifies it;
+ * once._json_body is the same in SQL. It does not use a JSON library, because those read numbers as
+ * doubles: 100000000000000000.01 and .02 would be one request. One recursive descent over the input
+ * writes the output; the members of an object are written, then sorted.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 
 enum {
 	DEPTH_MAX = 64,
-	/* Without these a few bytes, 1e99999, would become as many digits as they say. */
+	/* Without these limits a few bytes, 1e99999, would become that many digits. */
 	NUMBER_CHARACTERS_MAX = 100,
 	EXPONENT_MAX = 99
 };
@@ -29,8 +29,8 @@ typedef struct json_reader {
 	const unsigned char *at;
 	const unsigned char *end;
 	json_output out;
-	json_output names; /* of the members of the objects that are open, decoded */
-	bool is_name;      /* the string that is read goes there, too */
+	json_output names; /* of the members of the open objects, decoded */
+	bool is_name;      /* also the target of the string being read */
 	bool no_memory;
 } json_reader;
 
@@ -58,7 +58,7 @@ static bool emit(json_reader *in, const void *data, size_t length)
 	return append(in, &in->out, data, length);
 }
 
-/* A character of a string: as it is written, and as it is. */
+/* A character of a string: as it is written, and decoded. */
 static bool emit_character(json_reader *in, const void *written, size_t written_length, const void *bytes,
                            size_t length)
 {
@@ -102,7 +102,7 @@ static bool emit_code_point(json_reader *in, uint32_t c)
 	return emit_character(in, bytes, 1, bytes, 1);
 }
 
-/* jsonb does not hold U+0000. */
+/* jsonb cannot store U+0000. */
 static bool escape(json_reader *in)
 {
 	uint32_t c = 0;
@@ -154,7 +154,7 @@ static size_t digits(json_reader *in)
 
 /*
  * 0.DIGITS times ten to the power of point, in plain notation. Neither the first digit nor the last
- * is 0; none: zero. False where that is too long: a canonical form is its own.
+ * is 0; no digits: zero. False if it is too long to have a canonical form.
  */
 static bool emit_number(json_reader *in, bool negative, const char *digits, int count, int point)
 {
@@ -176,7 +176,7 @@ static bool emit_number(json_reader *in, bool negative, const char *digits, int 
 	return length <= NUMBER_CHARACTERS_MAX && emit(in, plain, length);
 }
 
-/* After its e; false where there is none, or it is beyond EXPONENT_MAX. */
+/* The exponent after the e; false if there is none, or it is beyond EXPONENT_MAX. */
 static bool exponent(json_reader *in, int *power)
 {
 	bool negative = take(in, '-');
@@ -267,7 +267,7 @@ static bool array(json_reader *in, int depth)
 	}
 }
 
-/* A member as it stands in the output, its name decoded. */
+/* A member as in the output, its name decoded. */
 typedef struct member {
 	const char *name;
 	size_t name_length;
@@ -287,8 +287,8 @@ static int compare_members(const void *left, const void *right)
 }
 
 /*
- * Cuts the members that were just written off the output, and writes them again
- * in order. False where two have one name.
+ * Removes the members that were just written from the output, and writes them again in order. False
+ * if two have the same name.
  */
 static bool write_in_order(json_reader *in, size_t start, size_t names_start, member *members, size_t count)
 {
@@ -375,7 +375,7 @@ static bool object(json_reader *in, int depth)
 	return good;
 }
 
-/* A value with the space around it, inside of depth arrays and objects. */
+/* A value with surrounding space, inside of depth arrays and objects. */
 static bool value(json_reader *in, int depth)
 {
 	bool good = false;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * key.c: the key in the value of an Idempotency-Key header: a Structured Field String
- * (RFC 8941 section 4.2.5) with parameters (4.2.3.2), or a bare key. Pure. The gateway
- * calls it before it looks anything up; once.key_of_header is the same grammar in SQL,
- * held to it by spec/vectors/keys.json. Generic Structured Fields processing ignores a
- * field that does not parse; here that would turn a bad key into an unprotected request,
- * so each way to be malformed is a fault.
+ * key.c: the key in the value of an Idempotency-Key header: a Structured Field String (RFC 8941
+ * section 4.2.5) with parameters (4.2.3.2), or a bare key. Pure. The gateway calls it before any
+ * look-up; once.key_of_header is the same grammar in SQL, and spec/vectors/keys.json checks that
+ * they agree. Generic Structured Fields processing ignores a field that does not parse; here that
+ * would turn a bad key into an unprotected request, so each malformed value is a fault.
  */
 #include "internal.h"
 
@@ -19,7 +18,7 @@ static bool at_end(const key_reader *in)
 	return in->at == in->end;
 }
 
-/* The next byte without taking it; NUL, which no value holds, at the end. */
+/* The next byte without consuming it; at the end NUL, which no value contains. */
 static char next(const key_reader *in)
 {
 	return at_end(in) ? '\0' : *in->at;
@@ -60,7 +59,7 @@ static bool is_one_of(char c, const char *set)
 	return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* Where a string's text goes; out NULL: nowhere. */
+/* The target of a string's text; out NULL: none. */
 typedef struct sink {
 	char *out;
 	size_t length;
@@ -79,7 +78,7 @@ static bool put(sink *to, char c)
 	return true;
 }
 
-/* After the opening quote, up to and with the closing one. */
+/* Reads from after the opening quote to after the closing one. */
 static key_fault string(key_reader *in, sink *to)
 {
 	while (!at_end(in)) {
@@ -125,8 +124,7 @@ static bool number(key_reader *in)
 	return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
 }
 
-/* Section 4.2.7, after the opening colon. What base64 can not mean is
- * refused; missing padding is not. */
+/* Section 4.2.7, after the opening colon. Invalid base64 is refused; missing padding is not. */
 static bool byte_sequence(key_reader *in)
 {
 	size_t count = 0;
@@ -217,8 +215,9 @@ static key_fault bare(key_reader *in, sink *to)
 
 static key_fault parse(key_reader *in, bool strict, sink *to)
 {
-	/* Nothing that a key's header may hold lies outside printable ASCII, so this is
-	 * one rule and not one per production. */
+	/*
+	 * A key's header contains only printable ASCII, so this is one rule and not one per production.
+	 */
 	for (const char *at = in->at; at < in->end; at++) {
 		if (*at < ' ' || *at > '~') {
 			return KEY_BAD_BYTE;

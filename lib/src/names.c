@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * names.c: the words of the contract for states and verdicts, and back. A
- * test holds the states against once.state.
+ * names.c: the contract's words for states and verdicts, in both directions. A test compares the
+ * states with once.state.
  */
 #include "names.h"
 #include "internal.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * operation.c: an operation from its submission to its end: checked, copied into one block, told
- * once. What goes on when nobody waits any more is decided here: reports and releases are tried on,
- * a claim that may have been granted is found out about and given back.
+ * operation.c: an operation from its submission to its end: checked, copied into one block,
+ * answered once. Decides what continues after the submitter has gone: reports and releases are
+ * retried; a claim that may have been granted is looked up and given back.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "evented.h"
 #include "utf8.h"
 
-/* NULL is no text, and so nothing wrong. */
+/* NULL is not a text, so it is valid. */
 static bool is_utf8(const char *text)
 {
 	const unsigned char *at = (const unsigned char *)text_or_empty(text);
@@ -32,7 +32,7 @@ static bool names_intent(const once_operation *wanted)
 	return wanted->kind != KIND_SALT && wanted->kind != KIND_COUNT;
 }
 
-/* What would spoil a whole batch, or needs no server to be refused. */
+/* Arguments that would make a whole batch fail, or can be refused without a server. */
 static once_code check_texts(const once_operation *wanted, once_error **error)
 {
 	const once_outcome *outcome = &wanted->outcome;
@@ -64,7 +64,7 @@ static size_t text_bytes(const char *text)
 	return text == NULL ? 0 : strlen(text) + 1;
 }
 
-/* Copies a text to *at and moves *at behind it. NULL stays NULL. */
+/* Copies a text to *at and moves *at past it. NULL stays NULL. */
 static const char *place_text(char **at, const char *text)
 {
 	size_t size = text_bytes(text);
@@ -76,7 +76,7 @@ static const char *place_text(char **at, const char *text)
 	return copy;
 }
 
-/* The caller's owner, cut between two characters, so that what makes it unique fits behind. */
+/* The caller's owner, cut between two characters, so that the unique part fits after it. */
 static const char *place_owner(char **at, const char *owner)
 {
 	const char *copy = place_text(at, owner);
@@ -90,13 +90,12 @@ static const char *place_owner(char **at, const char *owner)
 	return copy;
 }
 
-/* One block with all that the template points to. */
+/* One block with everything that the template points to. */
 static once_operation *operation_copy(const once_operation *wanted)
 {
 	const once_outcome *from = &wanted->outcome;
 	const char *tenant = text_or_empty(wanted->intent.tenant);
-	/* Only a claim is an attempt; elsewhere the member is not read,
-	 * so a caller need not have set it. */
+	/* Only a claim is an attempt; elsewhere the member is ignored, so a caller need not set it. */
 	const char *traceparent = wanted->kind == KIND_CLAIM ? traceparent_or_null(wanted->intent.traceparent) : NULL;
 	size_t bytes = sizeof *wanted + text_bytes(tenant) + text_bytes(wanted->intent.scope) +
 	               text_bytes(wanted->intent.key) + text_bytes(wanted->owner) + text_bytes(from->response_headers) +
@@ -233,14 +232,14 @@ void operation_move_to_background(once_operation *operation)
 	once_batcher *batcher = operation->batcher;
 	operation->done = NULL;
 	operation->background = true;
-	/* A claim for nobody is not made; but one that may have been granted is found out about. */
+	/* A claim without a submitter is not sent; but one that may have been granted is looked up. */
 	operation->peeks = operation->kind == KIND_CLAIM;
 	operation->due_ms = batcher_now(batcher) + BACKGROUND_TIMEOUTS * batcher->options.operation_timeout_ms;
 	link_remove(&operation->age_link);
 	link_before(&batcher->background, &operation->age_link);
 }
 
-/* May it have an effect, or have one later, whatever its submitter gets now? */
+/* May it have an effect, or have one later, after its submitter has got an error? */
 static bool goes_on(const once_operation *operation)
 {
 	switch (operation->kind) {
@@ -258,7 +257,7 @@ static bool goes_on(const once_operation *operation)
 static void expire_in_background(once_operation *operation)
 {
 	if (operation->place == PLACE_FLIGHT) {
-		/* The batch holds it; the answer's timeout bounds this. */
+		/* The batch still has it, for at most the answer's timeout. */
 		operation->due_ms = batcher_now(operation->batcher) + operation->batcher->options.operation_timeout_ms;
 		link_remove(&operation->age_link);
 		link_before(&operation->batcher->background, &operation->age_link);
@@ -282,8 +281,10 @@ void operation_expire(once_operation *operation)
 	once_error *error = NULL;
 	if (done != NULL) {
 		char message[96 + CAUSE_BYTES_MAX];
-		/* Empty where the connection is good: libpq's own words, which name a
-		 * server and a role, never a password. */
+		/*
+		 * Empty if the connection is good: libpq's own words, which name a server and a role, never
+		 * a password.
+		 */
 		const char *cause = batcher->wires[kind_starts(operation->kind) ? 0 : 1].cause;
 		snprintf(message, sizeof message, "the database has not answered within %lld ms%s%s",
 		         (long long)batcher->options.operation_timeout_ms,
@@ -312,7 +313,7 @@ void once_operation_forget(once_operation *operation)
 			operation_end(operation, NULL, NULL);
 			return;
 		}
-		assert(operation->kind == KIND_CLAIM); /* nothing else is counted as lost */
+		assert(operation->kind == KIND_CLAIM); /* only this is counted as lost */
 		operation->peeks = true;
 	}
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pack.c: makes a batch: takes operations from a queue, joins those that can share a statement into
- * groups, and lays the groups out in units, which are transactions. All that may share one go into
- * one unit, so that a batch is one commit; an operation that has failed in a shared one stands
- * alone. Called by wire.c and batcher.c; settle.c reads the layout.
+ * pack.c: builds a batch: takes operations from a queue, joins those that can share a statement
+ * into groups, and arranges the groups in units, which are transactions. All that may share a
+ * transaction go into one unit, so that a batch is one commit; an operation that failed in a shared
+ * one is sent separately. Called by wire.c and batcher.c; settle.c reads the arrangement.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -55,7 +55,10 @@ kind sends_as(const once_operation *operation)
 	return operation->peeks ? KIND_PEEK : operation->kind;
 }
 
-/* Salts are asked for apart, and counts: a tenant that is refused then spoils nobody's claims. */
+/*
+ * Salts, and counts, are requested separately: then a refused tenant does not make the claims of
+ * others fail.
+ */
 static sharing sharing_of(const once_operation *operation)
 {
 	if (operation->kind == KIND_COUNT) {
@@ -112,8 +115,8 @@ static void join(batch *batch, once_operation *operation)
 }
 
 /*
- * Who may share the one transaction comes first; then by kind and tenant: two batches that change
- * the same intents take their rows in one order.
+ * Operations that may share the one transaction come first; then by kind and tenant: two batches
+ * that change the same intents lock their rows in one order.
  */
 static int compare_groups(const void *left, const void *right)
 {
@@ -134,7 +137,7 @@ static int compare_groups(const void *left, const void *right)
 	return order;
 }
 
-/* limited: what waits among claims does so for a short time only. */
+/* limited: operations among claims wait for a short time only. */
 static void lay_out(batch *batch, bool limited)
 {
 	qsort(batch->groups, batch->group_count, sizeof *batch->groups, compare_groups);
@@ -163,8 +166,10 @@ static void take(wire *wire, queue from, fill *filling)
 	link *queue = &wire->batcher->queues[from];
 	while (!list_empty(queue) && filling->count < options->batch_max) {
 		once_operation *operation = OPERATION_AT(queue->next, place_link);
-		/* Answers are as large as the outcomes that they replay; what
-		 * came of late says how large. */
+		/*
+		 * Answers are as large as the outcomes that they replay; recent ones give the expected
+		 * size.
+		 */
 		size_t size = operation->bytes > wire->answer_bytes ? operation->bytes : wire->answer_bytes;
 		if (filling->count > 0 &&
 		    (size > options->batch_bytes_max || filling->bytes > options->batch_bytes_max - size)) {
@@ -191,7 +196,7 @@ void batch_fill(once_batcher *batcher, int connection)
 		}
 	}
 	lay_out(batch, connection == 0);
-	/* Each operation goes out once: in one statement, in one transaction. */
+	/* Each operation is sent once: in one statement, in one transaction. */
 	assert(batch->operation_count == filling.count && batch->group_count <= filling.count &&
 	       batch->unit_count <= batch->group_count);
 }
@@ -315,7 +320,7 @@ static void fill_call(call *call, const group *group, once_operation *const *at,
 	}
 }
 
-/* False where the connection has to be given up. */
+/* False if the connection must be closed. */
 static bool send_group(wire *wire, group *group)
 {
 	once_batcher *batcher = wire->batcher;
@@ -328,11 +333,13 @@ static bool send_group(wire *wire, group *group)
 	}
 	fill_call(&call, group, &wire->batch.operations[group->start], batcher->nonce, owner);
 	if (call.out_of_memory || call.too_long) {
-		/* The connection was not touched: its neighbours go on without it. */
+		/* The connection was not used: its neighbours continue. */
 		group->unsent = call.out_of_memory ? ONCE_NO_MEMORY : ONCE_TOO_LARGE;
 	} else if (call_send_on(wire->connection, wire->prepares, &call, NULL) != ONCE_OK) {
-		/* Lost, or no memory: half a statement may be on its way. No Sync follows,
-		 * so nothing of its transaction stays. */
+		/*
+		 * Lost, or no memory: half a statement may have been sent. No Sync follows, so nothing of
+		 * its transaction remains.
+		 */
 		usable = false;
 	}
 	call_free(&call);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * pipeline.c: several statements in one round trip, by libpq's pipeline mode on a blocking
- * connection. There is one Sync, at the end: what stands behind a statement that fails, a COMMIT
- * among it, the server skips. A statement that is to be prepared is so right before its first use,
- * in the same round trip. execute.c calls it.
+ * connection. There is one Sync, at the end: after a failed statement the server skips the rest,
+ * including a COMMIT. A statement that must be prepared is prepared right before its first use, in
+ * the same round trip. execute.c calls it.
  */
 #include <assert.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ void pipeline_open(pipeline *pipeline, once_session *session, bool prepares, ste
 	*pipeline = (struct pipeline){
 	    .session = session, .steps = steps, .room = room, .prepares = prepares, .code = ONCE_OK, .error = error};
 	if (PQpipelineStatus(session->connection) != PQ_PIPELINE_OFF && PQstatus(session->connection) == CONNECTION_OK) {
-		/* Answers to an effect's statements would be taken for those to ours. */
+		/* Answers to an effect's statements would be mistaken for those to the library's. */
 		pipeline->code = error_usage(error, "the effect has left the connection in pipeline mode");
 		return;
 	}
@@ -32,7 +32,7 @@ void pipeline_open(pipeline *pipeline, once_session *session, bool prepares, ste
 	}
 }
 
-/* Prepares the next statement, where it is to be. NULL: nothing more is sent. */
+/* Prepares the next statement, if it should be. NULL: nothing more is sent. */
 static step *next_step(pipeline *pipeline, prepared prepared, const char *text, bool is_ours)
 {
 	if (pipeline->code != ONCE_OK) {
@@ -65,7 +65,7 @@ void pipeline_call(pipeline *pipeline, call *call)
 		return;
 	}
 	if (call->id == SQL_COMMIT) {
-		/* From here on the server may commit without our hearing of it. */
+		/* From here on the server may commit although no answer arrives. */
 		step->commits = true;
 		pipeline->commit_unanswered = true;
 	}
@@ -100,10 +100,7 @@ void pipeline_statement(pipeline *pipeline, const once_statement *statement)
 
 /* ---- Reading ---- */
 
-/*
- * The connection cannot be brought back into a state that anybody could use: it is lost, for whom
- * it belongs to as well.
- */
+/* The connection cannot be made usable again: it is lost, also for its owner. */
 static void break_connection(PGconn *connection)
 {
 	shutdown(PQsocket(connection), SHUT_RDWR);
@@ -113,8 +110,8 @@ static void break_connection(PGconn *connection)
 }
 
 /*
- * Ends what was sent, so that the server answers all of it. Also after a failed send: without the
- * Sync the answers to what did go out would be waited for in vain.
+ * Ends the pipeline, so that the server answers all of it. Also after a failed send: without the
+ * Sync, waiting for the answers to the sent part would never end.
  */
 static bool sync_pipeline(PGconn *connection)
 {
@@ -127,8 +124,8 @@ static bool sync_pipeline(PGconn *connection)
 }
 
 /*
- * Is it an error of libpq's own, which has no SQLSTATE: no memory for a result? What it stood for
- * is lost, maybe the Sync, and would be waited for in vain. COPY waits for what nobody will send.
+ * Is it an error of libpq itself, without SQLSTATE: no memory for a result? The result is lost,
+ * maybe the Sync, and waiting for it would never end. COPY waits for data that is never sent.
  */
 static bool derails(const PGresult *result)
 {
@@ -144,10 +141,10 @@ static bool derails(const PGresult *result)
 	}
 }
 
-/* Leaves pipeline mode, whatever is still on its way before the Sync. */
+/* Leaves pipeline mode, discarding all answers up to the Sync. */
 static void leave_pipeline(PGconn *connection)
 {
-	/* Ends of statements in a row: one each. More of them say that libpq waits for nothing. */
+	/* Ends of statements in a row: one each. More of them mean that libpq waits for nothing. */
 	int ends = 0;
 	while (PQpipelineStatus(connection) != PQ_PIPELINE_OFF && PQstatus(connection) == CONNECTION_OK &&
 	       PQexitPipelineMode(connection) != 1) {
@@ -174,8 +171,8 @@ static void take_failure(pipeline *pipeline, step *step, const PGresult *result,
 	pipeline->code = step->is_ours ? error_of_result(pipeline->error, session->connection, result)
 	                               : error_of_callers_result(pipeline->error, session->connection, result);
 	/*
-	 * Any answer of the server settles it; only silence does not, or its farewell: a COMMIT that it
-	 * could not end (FATAL, PANIC) may be on disk.
+	 * Any answer of the server settles it, except its farewell: a COMMIT that it could not end
+	 * (FATAL, PANIC) may be on disk. Silence settles nothing.
 	 */
 	const char *severity = text_or_empty(PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED));
 	bool farewell =
@@ -185,10 +182,10 @@ static void take_failure(pipeline *pipeline, step *step, const PGresult *result,
 	}
 	pipeline->missed =
 	    step->prepared.name != NULL && prepared_missed(session, step->prepared, in_parse, step->parses, sqlstate);
-	step->parsed = step->parsed || (in_parse && pipeline->missed); /* it is there already */
+	step->parsed = step->parsed || (in_parse && pipeline->missed); /* it exists already */
 }
 
-/* The next answer. NULL: it is a failure, which is taken. */
+/* The next answer. NULL: it is a failure, which is recorded. */
 static PGresult *next_result(pipeline *pipeline, step *step, bool in_parse)
 {
 	PGconn *connection = pipeline->session->connection;
@@ -197,7 +194,7 @@ static PGresult *next_result(pipeline *pipeline, step *step, bool in_parse)
 	ExecStatusType status = PQresultStatus(result);
 	bool is_whole = end == NULL && !derails(result);
 	PQclear(end);
-	/* An empty statement is none: the server goes on, to the COMMIT behind it. */
+	/* An empty statement is not an error: the server continues, to the COMMIT after it. */
 	if (is_whole && (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK || status == PGRES_EMPTY_QUERY)) {
 		return result;
 	}
@@ -224,7 +221,7 @@ static PGresult *read_step(pipeline *pipeline, step *step)
 	if (result == NULL || !step->commits) {
 		return result;
 	}
-	/* COMMIT succeeds in a transaction that has failed, too: it says that it has rolled back. */
+	/* COMMIT succeeds in a failed transaction, too: its tag then says ROLLBACK. */
 	pipeline->commit_unanswered = false;
 	if (strcmp(PQcmdStatus(result), "COMMIT") != 0) {
 		PQclear(result);
@@ -235,7 +232,7 @@ static PGresult *read_step(pipeline *pipeline, step *step)
 	return result;
 }
 
-/* Of what was to be prepared on the way: what was. */
+/* Of the statements to prepare: those that were. */
 static void note_prepared(const pipeline *pipeline)
 {
 	bool met = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Two
- * sockets, one timer, one mark that a flush is due.
+ * sockets, one timer, one flag for a due flush.
  */
 #include <errno.h>
 #include <limits.h>
@@ -87,7 +87,7 @@ once_batcher *once_poll_batcher(once_poll *poll)
 	return poll->batcher;
 }
 
-/* How long poll(2) may wait: until the caller's patience or the batcher's timer ends. */
+/* How long poll(2) may wait: until the caller's timeout or the batcher's timer ends. */
 static int wait_ms(const once_poll *poll, int64_t timeout_ms)
 {
 	int64_t now = now_ms();
@@ -109,7 +109,7 @@ static void flush_if_due(once_poll *poll)
 static void handle(once_poll *poll, const struct pollfd ready[CONNECTIONS])
 {
 	for (int i = 0; i < CONNECTIONS && !poll->closed; i++) {
-		/* What one connection's events do may have closed the other's socket. */
+		/* Handling one connection's events may have closed the other's socket. */
 		if (ready[i].revents != 0 && ready[i].fd == poll->watched[i].fd) {
 			bool ended = (ready[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
 			once_batcher_ready(poll->batcher, i, ended || (ready[i].revents & POLLIN) != 0,
@@ -154,8 +154,9 @@ void once_poll_close(once_poll *poll)
 		return;
 	}
 	poll->closed = true;
-	/* Within a callback the batcher frees itself when that returns,
-	 * and its hooks are quiet until then. */
+	/*
+	 * Within a callback the batcher frees itself when that returns, and calls no hook until then.
+	 */
 	once_batcher_close(poll->batcher);
 	if (!poll->running) {
 		free(poll);

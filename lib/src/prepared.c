@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * prepared.c: what a connection knows by a name, as far as the session can tell. Somebody else may
- * take it away (DISCARD ALL, a pooler that hands the session to another connection) or change what
- * it means (a table's columns): then the server refuses, and that is noted here. A name ends in a
- * hash of its text, so that under one name there is never another statement.
+ * prepared.c: the prepared statements of a connection, as far as the session knows. Another party
+ * may remove one (DISCARD ALL, a pooler that gives the session to another connection) or change its
+ * meaning (a table's columns): then the server refuses it, and that is recorded here. A name ends
+ * in a hash of its text, so a name never means another statement.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "hash.h"
 #include "internal.h"
 
-/* Two different texts must not meet under one name: so 128 bits of SHA-256. */
+/* Two different texts must not get one name: so 128 bits of SHA-256. */
 static bool name_text(char name[PREPARED_NAME_BYTES], const char *text)
 {
 	enum {
@@ -32,7 +32,7 @@ static bool name_text(char name[PREPARED_NAME_BYTES], const char *text)
 
 static const prepared as_text = {0};
 
-/* One that the server refuses, and that could not be taken away yet, is sent as text. */
+/* A statement that the server refuses, and that is not deallocated yet, is sent as text. */
 static prepared unless_outdated(const once_session *session, prepared statement)
 {
 	return statement.name == session->outdated ? as_text : statement;
@@ -70,7 +70,7 @@ prepared prepared_text_of(once_session *session, const char *text)
 
 static void count_miss(once_session *session)
 {
-	/* A pooler that moves the session, or somebody who discards after each call: not worth it. */
+	/* A pooler that moves the session, or one that discards after each call: not worth it. */
 	if (++session->misses >= PREPARED_MISSES_MAX) {
 		session->prepares = false;
 	}
@@ -79,7 +79,7 @@ static void count_miss(once_session *session)
 bool prepared_missed(once_session *session, prepared statement, bool in_parse, bool fresh, const char *sqlstate)
 {
 	if (in_parse && strcmp(sqlstate, "42P05") == 0) {
-		/* It is there already, prepared by another session of a pooler's: the same text. */
+		/* It exists already, prepared by another session of a pooler: the same text. */
 		*statement.known = true;
 		count_miss(session);
 		return true;
@@ -109,12 +109,12 @@ void prepared_met(once_session *session)
 void prepared_tidy(once_session *session)
 {
 	char command[PREPARED_NAME_BYTES + 32];
-	/* In a transaction of the caller's a failure would spoil it. */
+	/* In the caller's transaction a failure would abort it. */
 	if (session->outdated == NULL || PQtransactionStatus(session->connection) != PQTRANS_IDLE) {
 		return;
 	}
 	snprintf(command, sizeof command, "DEALLOCATE \"%s\"", session->outdated);
-	/* Where it fails, the next preparation or use says what is there. */
+	/* If it fails, the next preparation or use shows what exists. */
 	PGresult *result = PQexec(session->connection, command);
 	*session->outdated_known = PQresultStatus(result) != PGRES_COMMAND_OK;
 	PQclear(result);

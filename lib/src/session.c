@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * session.c: a session is a connection, its caller's or its own, and the little that is remembered
- * about it.
+ * session.c: a session is a connection, its caller's or its own, and the little state kept with it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,12 +31,12 @@ static once_session *session_new(PGconn *connection, bool owns)
 }
 
 /*
- * In a message of libpq's of raised verbosity, in whatever language: "FATAL:  3D000". False: there
- * is none.
+ * The SQLSTATE in a message of libpq with raised verbosity, in any language: "FATAL: 3D000". False:
+ * there is none.
  */
 static bool find_sqlstate(const char *message, char sqlstate[6])
 {
-	/* Of several servers that were tried the last one counts. */
+	/* Of several tried servers the last one counts. */
 	for (const char *at = strstr(message, ":  "); at != NULL; at = strstr(at + 1, ":  ")) {
 		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5) {
 			memcpy(sqlstate, at + 3, 5);
@@ -48,9 +47,9 @@ static bool find_sqlstate(const char *message, char sqlstate[6])
 }
 
 /*
- * Why there is no connection. libpq tells the SQLSTATE of a refusal only where that was asked for
- * before it connected, and PQconnectdb leaves no time to ask: so a server that has answered is
- * tried once more. That may succeed.
+ * Why there is no connection. libpq tells the SQLSTATE of a refusal only if that was requested
+ * before it connected, and PQconnectdb leaves no time for that: so a server that has answered is
+ * tried again. That may succeed.
  */
 static once_code reconsider(PGconn *connection, once_error **error)
 {
@@ -61,7 +60,7 @@ static once_code reconsider(PGconn *connection, once_error **error)
 		return error_no_memory(error);
 	}
 	once_code code = ONCE_OK;
-	if (strstr(said, ":  ") == NULL) { /* not a word from a server */
+	if (strstr(said, ":  ") == NULL) { /* no message from a server */
 		code = error_of_connection(error, connection);
 	} else {
 		PQsetErrorVerbosity(connection, PQERRORS_SQLSTATE);
@@ -149,8 +148,8 @@ void once_session_prepare(once_session *session, bool prepare)
 bool contract_version_fits(int version, once_error **error)
 {
 	/*
-	 * A newer contract keeps every function of this one: so it is upgraded first, and what speaks
-	 * to it when there is time.
+	 * A newer contract keeps every function of this one: so upgrade it first, and its clients when
+	 * there is time.
 	 */
 	if (version >= CONTRACT_VERSION) {
 		return true;
@@ -189,7 +188,7 @@ once_code session_reconnect(once_session *session, once_error **error)
 uint64_t random_seed(const void *address)
 {
 	uint64_t seed;
-	/* Jitter, not secrecy: where there is no entropy yet, an address and the time do. */
+	/* For jitter, not secrecy: without entropy yet, an address and the time suffice. */
 	if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
 		seed = (uint64_t)(uintptr_t)address ^ (uint64_t)now_us() << 20;
 	}

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * settle.c: what becomes of the operations of a batch: their transaction committed, or
- * failed, or its outcome is unknown because the connection was lost. Called by wire.c. Every
- * callback that runs here may close the batcher, and with that end every operation: nothing
- * is touched after one without a look at `closed`.
+ * settle.c: ends the operations of a batch: their transaction committed, or failed, or its outcome
+ * is unknown because the connection was lost. Called by wire.c. Every callback may close the
+ * batcher, and so end every operation: after each, check `closed` before touching anything.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -12,7 +11,7 @@
 #include "evented.h"
 
 enum {
-	PAUSE_MS_FIRST = 10, /* before asking again about a claim that may still be on its way */
+	PAUSE_MS_FIRST = 10, /* before the next look-up of a claim that may still be in progress */
 	PAUSE_MS_MAX = 1000
 };
 
@@ -26,10 +25,10 @@ static int64_t next_rest(once_operation *operation)
 /* ---- Claims ---- */
 
 /*
- * A claim was granted to nobody: gives it back. Where it is certain that no attempt before it ran,
- * by a release: the next one may run. A takeover from an attempt that was lost must not become
- * that: its lease is made to end at once, so that the next one takes over from a lost attempt too,
- * and is told so. Takes no memory: the operation itself becomes the release or the renewal.
+ * A claim was granted after its submitter had gone: gives it back. If certainly no attempt before
+ * it ran, by a release: the next one may run. A takeover from a lost attempt must not become that:
+ * its lease is ended at once, so that the next attempt also takes over from a lost one and gets
+ * that verdict. Needs no memory: the operation itself becomes the release or the renewal.
  */
 static void give_back(once_operation *operation, int fence, bool unrun)
 {
@@ -91,10 +90,10 @@ static bool is_ours(const once_operation *operation, const once_answer *answer)
 }
 
 /*
- * The claim was granted in a statement whose answer was lost. Which verdict it had is not stored: a
- * single attempt is the first whose work may start, since what was released is not counted; a claim
- * that takes nothing over follows attempts that had no effect; anything else may have taken over
- * from an attempt that was lost, and the caller must be told so.
+ * The claim was granted in a statement whose answer was lost. Its verdict is not stored: a single
+ * attempt is the first whose work may start, since released ones are not counted; a claim that
+ * never takes over follows attempts without an effect; any other may have taken over from a lost
+ * attempt, and the caller must be told so.
  */
 static once_verdict verdict_of_lost(const once_operation *operation, const once_answer *answer)
 {
@@ -106,7 +105,7 @@ static once_verdict verdict_of_lost(const once_operation *operation, const once_
 
 static void adopt(once_operation *operation, const once_answer *answer)
 {
-	/* An attempt that may run is handed to whoever waits for it, and to nobody else. */
+	/* An attempt that may run goes only to its waiting submitter. */
 	assert(operation->kind == KIND_CLAIM && operation->done != NULL && is_ours(operation, answer));
 	once_answer granted = {.verdict = verdict_of_lost(operation, answer),
 	                       .state = ONCE_STATE_PROCESSING,
@@ -115,20 +114,19 @@ static void adopt(once_operation *operation, const once_answer *answer)
 	                       .lease_until = answer->lease_until,
 	                       .traceparent = answer->traceparent};
 	operation->batcher->statistics.resolved_claims++;
-	/* Its lease has been running since. Without memory for this it is merely shorter. */
+	/* Its lease has been running since. If there is no memory for this, it is only shorter. */
 	operation_spawn(operation, KIND_RENEW, answer->fence);
 	operation_end(operation, &granted, NULL);
 }
 
-/* Nothing tells yet: the old backend may still be at work, and a look-up
- * does not see what it has not committed. */
+/* Still unknown: the old backend may be at work, and a look-up does not see uncommitted rows. */
 static void ask_again(once_operation *operation)
 {
 	operation->peeks = operation->done == NULL;
 	operation_rest(operation, next_rest(operation));
 }
 
-/* The answer to the question whether a lost claim was granted. */
+/* The answer to the look-up of a lost claim. */
 static void settle_question(once_operation *operation, const once_answer *answer)
 {
 	assert(operation->peeks);
@@ -140,7 +138,7 @@ static void settle_question(once_operation *operation, const once_answer *answer
 	} else if (ours && answer->verdict == ONCE_PROCESSING_ACTIVE) {
 		adopt(operation, answer);
 	} else if (ours) {
-		/* Its lease is over, so somebody may be taking it over: not to be run under. */
+		/* Its lease is over, so another attempt may be taking over: it must not run. */
 		if (unrun) {
 			operation_spawn(operation, KIND_RELEASE, answer->fence);
 		}
@@ -177,7 +175,10 @@ static void settle_salt(once_operation *operation, const PGresult *result)
 
 static void settle_count(once_operation *operation, const PGresult *result)
 {
-	/* Of this connection alone: the others lead to the same server, or a pooler stands between. */
+	/*
+	 * For this connection alone: do the others lead to the same server? If not, a pooler is in
+	 * between.
+	 */
 	(void)wire_heed(&operation->batcher->wires[0], result);
 	end_with_verdict(operation, ONCE_STORED);
 }
@@ -215,7 +216,7 @@ static void settle_row(once_operation *operation, kind kind, const PGresult *res
 	}
 }
 
-/* Has the result the form that the statement's has? */
+/* Does the result have the form of the statement's result? */
 static bool fits(const group *group, const PGresult *result)
 {
 	int rows = PQntuples(result);
@@ -302,8 +303,10 @@ static bool unit_committed(wire *wire, const unit *unit)
 
 /* ---- A failed unit: it was rolled back, all of it ---- */
 
-/* Ends what was rolled back, and nobody waits for. A claim that was lost
- * before is still to be found out about. */
+/*
+ * Ends operations that were rolled back and have no submitter. A claim that was lost before must
+ * still be looked up.
+ */
 static bool end_if_for_nobody(once_operation *operation)
 {
 	if (operation->done != NULL || !kind_starts(operation->kind)) {
@@ -317,8 +320,10 @@ static bool end_if_for_nobody(once_operation *operation)
 	return true;
 }
 
-/* Back into the queue, at its head. The operations of one batch are
- * put back from the last to the first. */
+/*
+ * Back to the head of the queue. The operations of one batch are put back from the last to the
+ * first.
+ */
 static void put_back(once_operation *operation)
 {
 	if (!end_if_for_nobody(operation)) {
@@ -338,10 +343,10 @@ static int compare_serials(const void *left, const void *right)
 	return a->serial < b->serial ? -1 : a->serial > b->serial;
 }
 
-/* A commit that failed is nobody's statement. */
+/* A failed commit belongs to no statement. */
 #define NO_CULPRIT SIZE_MAX
 
-/* The groups of a unit but one go again, each in a transaction of its own. */
+/* All groups of a unit except one are sent again, each in a separate transaction. */
 static void spare_others(wire *wire, const unit *unit, size_t culprit)
 {
 	batch *batch = &wire->answered;
@@ -359,8 +364,8 @@ static void spare_others(wire *wire, const unit *unit, size_t culprit)
 typedef struct judgement {
 	const once_error *error;
 	bool alone;       /* there is only one */
-	bool passes;      /* the trouble may pass */
-	bool waited;      /* it was a lock */
+	bool passes;      /* a passing trouble */
+	bool waited;      /* because of a lock */
 	int64_t pause_ms; /* ... after this; the same for all, so that they stay together */
 } judgement;
 
@@ -375,8 +380,10 @@ static void judge(once_operation *operation, const judgement *judgement)
 		share_less(operation, SHARES_GROUP);
 		operation_rest(operation, judgement->pause_ms);
 	} else if (!judgement->alone && !judgement->passes && once_error_code(judgement->error) != ONCE_REFUSED) {
-		/* One element spoils the statement: each alone, in one round trip, shows
-		 * which. A refused tenant is all of them. */
+		/*
+		 * One element makes the statement fail: sent separately, in one round trip, they show
+		 * which. A refused tenant is all of them.
+		 */
 		share_less(operation, SHARES_NOTHING);
 		put_back(operation);
 	} else {
@@ -394,7 +401,7 @@ static bool judge_group(wire *wire, const group *culprit, const once_error *erro
 	                           once_error_code(error) == ONCE_SERIALIZATION || error_passes(once_error_sqlstate(error)),
 	                       .waited = strcmp(once_error_sqlstate(error), "55P03") == 0,
 	                       .pause_ms = 1 + random_below(&wire->batcher->random, (int64_t)PAUSE_MS_FIRST << attempts)};
-	/* From the last to the first, so that they come back into the queue in their order. */
+	/* From the last to the first, so that they return to the queue in order. */
 	for (size_t i = culprit->count; i-- > 0;) {
 		judge(wire->answered.operations[culprit->start + i], &judgement);
 		if (wire->batcher->closed) {
@@ -410,7 +417,7 @@ static bool unit_failed(wire *wire, const unit *unit)
 	once_error *error = NULL;
 	assert(unit->failure != NULL && unit->start + unit->count <= batch->group_count);
 	error_of_result(&error, wire->connection, unit->failure);
-	/* Where the commit of a single statement failed, it is that one's. */
+	/* If the commit of a single statement failed, it is that statement's. */
 	size_t end = unit->start + unit->count;
 	size_t culprit = unit->failed < end ? unit->failed : unit->count == 1 ? unit->start : NO_CULPRIT;
 	wire->batcher->statistics.failed_transactions++;
@@ -436,7 +443,7 @@ bool batch_settle(wire *wire)
 	return true;
 }
 
-/* ---- A lost connection: what was committed is unknown ---- */
+/* ---- A lost connection: it is unknown what was committed ---- */
 
 static int compare_keys(const void *left, const void *right)
 {
@@ -448,8 +455,8 @@ static int compare_keys(const void *left, const void *right)
 }
 
 /*
- * Notes in which statement its claims were lost. Of several claims of one intent in one statement
- * only the first can have been granted, so only that one may find itself again.
+ * Records in which statement its claims were lost. Of several claims of one intent in one statement
+ * only the first can have been granted, so only that one may recognise itself.
  */
 static void mark_lost_claims(wire *wire, const group *group)
 {

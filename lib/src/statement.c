@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * statement.c: what cannot stand in a list of statements that runs inside one transaction and one
- * round trip: it would end the transaction, and commit a part of it, or wait for the client's data.
- * The extended protocol takes one command at a time, so its first words tell.
+ * statement.c: statements that cannot be in a list that runs inside one transaction and one round
+ * trip: they would end the transaction, and commit a part of it, or wait for the client's data. The
+ * extended protocol takes one command at a time, so its first words suffice.
  */
 #include <strings.h>
 
 #include "internal.h"
 
-/* Behind the comment that starts here, or the same where none does. */
+/* The position after the comment that starts here, or the same position if none does. */
 static const char *skip_comment(const char *at)
 {
 	if (strncmp(at, "--", 2) == 0) {
@@ -33,7 +33,7 @@ static const char *skip_comment(const char *at)
 	return at;
 }
 
-/* Behind spaces, comments and empty commands. */
+/* The position after spaces, comments and empty commands. */
 static const char *skip_to_word(const char *at)
 {
 	for (;;) {
@@ -45,7 +45,7 @@ static const char *skip_to_word(const char *at)
 	}
 }
 
-/* Behind the word, or NULL where another one stands there. */
+/* The position after the word, or NULL if another word is here. */
 static const char *skip_word(const char *at, const char *word)
 {
 	size_t length = strlen(word);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * trace.c: which traceparent is stored (W3C Trace Context, section 3.2.2). The
- * contract judges by the same rule (once._trace); it is judged here too so that
- * bytes that are no text never reach a batch.
+ * trace.c: which traceparent is stored (W3C Trace Context, section 3.2.2). The contract applies the
+ * same rule (once._trace); it is applied here too so that bytes that are not text never reach a
+ * batch.
  */
 #include "internal.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * wire.c: one connection of the batcher: connecting, checking the contract, sending a batch,
- * reading its answers, giving it up. The only file of the evented half that knows libpq's states
- * and the loop's hooks for a socket. Never blocks.
+ * reading its answers, closing it. The only file of the evented half that knows libpq's states and
+ * the loop's hooks for a socket. Never blocks.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -11,8 +11,7 @@
 
 /* ---- What the loop watches ---- */
 
-/* The loop lets go of the socket: before libpq closes it, for its
- * number may come back as another one. */
+/* The loop forgets the socket before libpq closes it, since its number may be reused. */
 static void unwatch(wire *wire)
 {
 	if (wire->fd >= 0) {
@@ -39,9 +38,9 @@ static void watch(wire *wire, bool read, bool write)
 	loop->watch(loop->context, wire->number, fd, read, write);
 }
 
-/* ---- Giving up ---- */
+/* ---- Closing ---- */
 
-/* The one that all connections lead to, if they do. */
+/* The server that all connections lead to, if it is the same. */
 static void tell_server(once_batcher *batcher)
 {
 	uint64_t server = batcher->wires[0].server;
@@ -54,8 +53,8 @@ static void tell_server(once_batcher *batcher)
 }
 
 /*
- * A connection leads to one server for as long as it lives, and a server that is started again says
- * something else. Where that changes all the same, a pooler stands between: it has changed for all.
+ * A connection leads to one server as long as it lives, and a restarted server has another
+ * identity. If it changes nevertheless, a pooler is in between: it has changed for all.
  */
 bool wire_heed(wire *wire, const PGresult *result)
 {
@@ -100,7 +99,7 @@ static void note_cause(wire *wire, const char *cause)
 		}
 	}
 	while (length > 0 && (wire->cause[length - 1] == ' ' || ((unsigned char)wire->cause[length - 1] & 0x80) != 0)) {
-		length--; /* nor half a character */
+		length--; /* and no half character */
 	}
 	wire->cause[length] = '\0';
 }
@@ -116,7 +115,7 @@ void wire_lose(wire *wire, const char *cause)
 		wire->down = true;
 		batcher_defer(batcher);
 	}
-	/* Full jitter: many processes that lost one server do not come back to it at once. */
+	/* Full jitter: many processes that lost one server must not return to it at once. */
 	int64_t limit = options->backoff_ms << (wire->failures < 20 ? wire->failures : 20);
 	wire->failures++;
 	wire->due_ms =
@@ -131,7 +130,7 @@ void wire_lose(wire *wire, const char *cause)
 
 /* ---- Connecting ---- */
 
-/* Notices would go to standard error, which is not ours. */
+/* Notices would go to standard error, which belongs to the program. */
 static void ignore_notice(void *context, const PGresult *result)
 {
 	(void)context;
@@ -214,8 +213,10 @@ static void follow_poll(wire *wire, PostgresPollingStatusType status)
 	}
 }
 
-/* Is the event that the loop reports this socket's? It may be of one that had the number
- * before, and libpq would believe it. */
+/*
+ * Is the event from the loop this socket's? It may be for an earlier socket of that number, and
+ * libpq would believe it.
+ */
 static bool is_ready(const wire *wire)
 {
 	struct pollfd ready = {.fd = wire->fd,
@@ -226,8 +227,10 @@ static bool is_ready(const wire *wire)
 static void connect_on(wire *wire)
 {
 	if (is_ready(wire)) {
-		/* libpq may close the socket and open another under the same number: the
-		 * loop must not take one for the other. */
+		/*
+		 * libpq may close the socket and open another with the same number: the loop must not
+		 * confuse them.
+		 */
 		unwatch(wire);
 		follow_poll(wire, PQconnectPoll(wire->connection));
 	}
@@ -235,15 +238,17 @@ static void connect_on(wire *wire)
 
 /* ---- Checking ---- */
 
-/* The contract is not what this library speaks: whoever waits gets that error, and later the
- * connection is tried again. */
+/*
+ * The contract has another version than the library: waiting callers get that error, and the
+ * connection is tried again later.
+ */
 static void refuse_all(wire *wire, once_error *error)
 {
 	once_batcher *batcher = wire->batcher;
 	uint64_t last = batcher->serials;
 	queue queue = wire->number == 0 ? QUEUE_START : QUEUE_END;
 	wire_lose(wire, once_error_message(error));
-	wire->down = false; /* it is there, and whoever asks gets its error */
+	wire->down = false; /* the server is up; callers get its error */
 	for (; queue <= (wire->number == 0 ? QUEUE_START : QUEUE_APART); queue++) {
 		const link *at = &batcher->queues[queue];
 		/* Not those that a callback submits: they would be refused, and submitted, for ever. */
@@ -254,7 +259,7 @@ static void refuse_all(wire *wire, once_error *error)
 	once_error_free(error);
 }
 
-/* The first that was never sent, and was there before the first callback; NULL: none. */
+/* The first that was never sent, and was queued before the first callback; NULL: none. */
 static once_operation *find_unsent(const link *queue, uint64_t last)
 {
 	for (const link *at = queue->next; at != queue; at = at->next) {
@@ -279,7 +284,7 @@ void wire_refuse(wire *wire)
 	}
 }
 
-/* A result of the check. Returns false where the connection is gone. */
+/* A result of the check. Returns false if the connection is gone. */
 static bool check_result(wire *wire, const PGresult *result)
 {
 	once_error *error = NULL;
@@ -316,8 +321,10 @@ static bool check_result(wire *wire, const PGresult *result)
 		break;
 	}
 	once_code code = error_of_result(&error, wire->connection, result);
-	/* Class 42: something is missing or not granted. That does not pass by itself,
-	 * and must not look like a slow server. */
+	/*
+	 * Class 42: something is missing or not granted. That does not pass, and must not look like a
+	 * slow server.
+	 */
 	if (code == ONCE_CONTRACT || strncmp(once_error_sqlstate(error), "42", 2) == 0) {
 		refuse_all(wire, error);
 	} else {
@@ -329,8 +336,10 @@ static bool check_result(wire *wire, const PGresult *result)
 
 /* ---- Reading ---- */
 
-/* Does the error say that this connection is of no more use: it ends, the server is
- * a standby, a statement is not known? */
+/*
+ * Does the error mean that this connection is no longer usable: it ends, the server is a standby, a
+ * statement is not known?
+ */
 static bool spoils_connection(wire *wire, const PGresult *result)
 {
 	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
@@ -338,7 +347,7 @@ static bool spoils_connection(wire *wire, const PGresult *result)
 		return true;
 	}
 	if (wire->prepares && (strcmp(sqlstate, "26000") == 0 || strcmp(sqlstate, "42P05") == 0)) {
-		/* A pooler gave us another connection than the one that prepared. */
+		/* A pooler has switched to another connection than the one that prepared. */
 		wire->batcher->options.prepare = false;
 		return true;
 	}
@@ -362,8 +371,8 @@ static void count_answer(wire *wire)
 }
 
 /*
- * The last Sync has come. The next batch goes out before the callbacks of this one, so that the
- * server works while the callbacks do. False where the batcher was closed.
+ * The last Sync has arrived. The next batch is sent before the callbacks of this one, so that the
+ * server works during the callbacks. False if the batcher was closed.
  */
 static bool batch_answered(wire *wire)
 {
@@ -383,7 +392,7 @@ static bool batch_answered(wire *wire)
 	return true;
 }
 
-/* A Sync. False where it ends something else than it should, or the batcher was closed. */
+/* A Sync. False if it is unexpected, or the batcher was closed. */
 static bool unit_ends(wire *wire)
 {
 	batch *batch = &wire->batch;
@@ -408,9 +417,9 @@ static void skip_unsent(batch *batch, size_t end)
 }
 
 /*
- * A result of a batch. Takes it. Returns false where the connection is gone, or the batcher closed.
- * Results are identified by their order alone, and libpq, out of memory, may lose one (even a
- * Sync): so each unit's are counted, and nothing counts before the last Sync has come.
+ * A result of a batch. Takes it over. Returns false if the connection is gone, or the batcher
+ * closed. Results are identified by their order alone, and libpq, out of memory, may lose one (even
+ * a Sync): so each unit's results are counted, and nothing counts before the last Sync has arrived.
  */
 static bool batch_result(wire *wire, PGresult *result)
 {
@@ -439,7 +448,7 @@ static bool batch_result(wire *wire, PGresult *result)
 		unit->failure = result;
 		unit->failed = unit->limits ? end : batch->group_at;
 	} else {
-		PQclear(result); /* the limit is set; or skipped by the server, after a failure */
+		PQclear(result); /* the limit is set, or was skipped by the server after a failure */
 	}
 	batch->group_at += batch->group_at < end && !unit->limits;
 	unit->limits = false;
@@ -447,14 +456,16 @@ static bool batch_result(wire *wire, PGresult *result)
 	return true;
 }
 
-/* Takes every result that is there. */
+/* Takes all available results. */
 static void read_results(wire *wire)
 {
 	while ((wire->state == WIRE_CHECKING || wire->state == WIRE_BUSY) && !PQisBusy(wire->connection)) {
 		PGresult *result = PQgetResult(wire->connection);
 		if (result == NULL) {
-			/* One ends each statement; several in a row say that
-			 * libpq waits for nothing, unlike us. */
+			/*
+			 * One ends each statement; several in a row mean that libpq waits for nothing, while
+			 * the batcher does.
+			 */
 			if (++wire->nulls > 2) {
 				wire_lose(wire, "the server's answers do not fit what it was asked");
 				return;
@@ -491,7 +502,7 @@ void wire_ready(wire *wire, bool readable, bool writable)
 	if (!is_connected(wire)) {
 		return;
 	}
-	/* At the connection's end there may still be answers that came before it. */
+	/* At the connection's end there may still be answers that arrived before it. */
 	bool ended = readable && PQconsumeInput(wire->connection) != 1;
 	int unsent = ended ? 0 : PQflush(wire->connection);
 	read_results(wire);
@@ -547,7 +558,7 @@ void wire_tick(wire *wire, int64_t now)
 		return;
 	}
 	if (wire->state == WIRE_PAUSE) {
-		/* One asks for both whether the database is back. */
+		/* One of the two checks whether the database is back. */
 		if (wire->number > 0 && wire->batcher->wires[0].down) {
 			wire->state = WIRE_CLOSED;
 		} else {
