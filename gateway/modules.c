@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * modules.c: nginx's place for the module: after copy_filter (answers are in memory), before
- * headers_filter and gzip (what is stored is not compressed, and has no line of add_header).
+ * headers_filter and gzip (stored answers are not compressed, and have no line of add_header).
  */
 #include <ngx_config.h>
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once.h: what the module's files share. A file calls only files that stand above it here.
- * nginx's part is thin: lib/http knows keys, problems and decisions; libpgonce intents.
+ * ngx_http_once.h: declarations shared by the module's files. A file calls only files that come
+ * above it here. nginx's part is thin: lib/http decides about keys, problems and steps; libpgonce
+ * calls the contract.
  *
- * An answer is what the service gave or the store holds; a reply is what goes out to the client
- * where that is not the service's own answer, as it comes: a stored answer, or a problem document.
+ * An answer is what the service gave or the store holds; a reply is what the gateway sends to the
+ * client instead of the service's own answer: a stored answer, or a problem document.
  */
 #pragma once
 
-#undef NDEBUG /* the asserts stay: a worker that ends does less harm */
+#undef NDEBUG /* Keep asserts: a crash beats a wrong answer. */
 #include <assert.h>
 
 #include <ngx_config.h>
@@ -24,12 +25,12 @@ extern ngx_module_t ngx_http_once_module;
 /* ---- configuration ---- */
 
 enum {
-	GATE_LONGEST_MS = 7 * 24 * 3600 * 1000 /* of the contract's leases and the batcher's times */
+	GATE_LONGEST_MS = 7 * 24 * 3600 * 1000 /* limit of leases and of the batcher's times */
 };
 
 typedef enum gate_mode {
 	GATE_OFF = 0,
-	GATE_ON = 1, /* where a key is sent */
+	GATE_ON = 1, /* where clients send the key */
 	GATE_REQUIRED = 2
 } gate_mode;
 
@@ -54,10 +55,10 @@ typedef struct gate_main {
 	ngx_flag_t cache_set;       /* once_replay_cache was read */
 	ngx_shm_zone_t *cache_zone; /* NULL: off */
 	ngx_shm_zone_t *zone;       /* the counters of the status page */
-	ngx_array_t locations;      /* that protect something: of gate_place */
+	ngx_array_t locations;      /* the protected locations, of gate_place */
 } gate_main;
 
-/* Where a protected location stands: what all modules have set for it, and for its server. */
+/* The place of a protected location: the settings of all modules for it, and for its server. */
 typedef struct gate_place {
 	void **location;
 	void **server;
@@ -67,12 +68,12 @@ typedef struct gate_location {
 	ngx_uint_t mode;
 	ngx_http_complex_value_t *scope; /* NULL: the server's first name and the location's */
 	ngx_str_t scope_default;
-	ngx_http_complex_value_t *tenant; /* NULL: none, where tenant_none is set */
+	ngx_http_complex_value_t *tenant; /* NULL: none, with tenant_none */
 	ngx_flag_t tenant_none;
 	ngx_http_complex_value_t *key;
-	ngx_str_t key_header;       /* where the key is one header: its name, in lower case with '_' */
-	ngx_str_t tenant_header;    /* of a tenant, likewise */
-	ngx_uint_t tenant_verified; /* it is written in a certificate, which this server verifies */
+	ngx_str_t key_header;       /* if the key is one header: its name, in lower case with '_' */
+	ngx_str_t tenant_header;    /* the same for a tenant */
+	ngx_uint_t tenant_verified; /* it is in a certificate, which this server verifies */
 	ngx_uint_t key_strict;
 	ngx_uint_t key_length;
 	ngx_uint_t methods; /* bits NGX_HTTP_POST, ... */
@@ -95,7 +96,7 @@ typedef struct gate_location {
 	ngx_uint_t log_clear;
 	ngx_str_t problem_base; /* NUL-terminated */
 	ngx_uint_t status;      /* this location is the status page */
-	/* it has a content handler: its own, or, in an if block, the outer location's */
+	/* it has a content handler: its own or, in an if block, the outer location's */
 	ngx_uint_t serves;
 } gate_location;
 
@@ -103,23 +104,25 @@ typedef struct gate_location {
 
 typedef struct gate_attempt gate_attempt;
 
-/* Where an attempt is, in the order of its life. Only _walk.c changes it. */
+/* The stage of an attempt, in the order of its life. Only _walk.c changes it. */
 typedef enum gate_stage {
 	GATE_REQUEST, /* the body is read and hashed */
-	GATE_CLAIM,   /* the intent is asked for, or waited for */
-	GATE_DECIDED, /* `step` says what to do; the phases go on */
+	GATE_CLAIM,   /* the intent is being claimed, or waited for */
+	GATE_DECIDED, /* `step` says what to do; the phases continue */
 	GATE_ANSWER,  /* the upstream works */
-	GATE_REPORT,  /* the contract is told how it ended */
+	GATE_REPORT,  /* the outcome is reported to the contract */
 	GATE_DONE     /* the module has nothing more to do with the request */
 } gate_stage;
 
-/* What a part tells the walk. It does so last: the attempt may be gone afterwards. */
+/*
+ * The event that a part gives to the walk, as its last action: the attempt may be gone afterwards.
+ */
 typedef enum gate_event {
 	GATE_HASHED,   /* the request has its fingerprint */
 	GATE_STEP,     /* `step` is set */
-	GATE_RELEASED, /* a claim that nobody needs any more was given back */
+	GATE_RELEASED, /* a claim that is no longer needed was given back */
 	GATE_ENDED,    /* the answer has ended as `ending` says */
-	GATE_UNSTORED, /* the report goes on; the client waits no longer for it */
+	GATE_UNSTORED, /* the report continues; the client no longer waits for it */
 	GATE_REPORTED, /* the report has ended */
 	GATE_LEFT      /* nginx frees the request */
 } gate_event;
@@ -139,7 +142,7 @@ enum {
 /* A stored answer that is being sent, to one client or several. */
 typedef struct gate_shared_answer gate_shared_answer;
 
-/* An answer as the contract stores it, lent by who has it. */
+/* An answer as the contract stores it, borrowed from its owner. */
 typedef struct gate_stored_answer {
 	once_verdict verdict;
 	once_state state;
@@ -156,9 +159,9 @@ typedef enum gate_cached {
 	GATE_CACHE_HIT
 } gate_cached;
 
-/* What is sent: a stored answer, or a problem. Its memory is its own, unless an answer has it. */
+/* A reply: a stored answer, or a problem. Its memory is its own, unless an answer owns it. */
 typedef struct gate_reply {
-	gate_shared_answer *answer; /* whose headers and body these are; NULL: its own */
+	gate_shared_answer *answer; /* the owner of these headers and this body; NULL: the reply */
 	ngx_uint_t status;
 	http_header *headers; /* one block, freed with free() */
 	size_t header_count;
@@ -175,8 +178,8 @@ typedef struct gate_request {
 	ngx_uint_t refused;        /* before its body was read */
 	ngx_uint_t reading;        /* the body is being read; */
 	ngx_uint_t nested;         /* the phase that reads it is on the stack */
-	ngx_int_t refusal;         /* nginx's status for a body that it has refused */
-	once_operation *operation; /* the look-up of the tenant's salt; NULL: none is under way */
+	ngx_int_t refusal;         /* nginx's status for a refused body */
+	once_operation *operation; /* the look-up of the tenant's salt; NULL: none in progress */
 	once_fingerprint fingerprint;
 	once_hash *hash;    /* kept when it is finished: an answer may redirect the request */
 	ngx_chain_t *piece; /* of the body: the next to hash, */
@@ -185,10 +188,10 @@ typedef struct gate_request {
 	ngx_uint_t value_count;
 	gate_bytes whole_body; /* once_canonical_json */
 	ngx_event_t turn;
-	ngx_event_t guard; /* tells a worker that ends that a request is at work */
+	ngx_event_t guard; /* keeps an ending worker alive while a request is at work */
 } gate_request;
 
-/* _claim.c: the claim, the wait, and what the contract said. */
+/* _claim.c: the claim, the wait, and the contract's answer. */
 typedef struct gate_claim {
 	once_operation *operation; /* the claim, a look-up while waiting, or a release; NULL: none */
 	ngx_event_t timer;         /* of the wait */
@@ -199,22 +202,22 @@ typedef struct gate_claim {
 	ngx_msec_t asked;   /* and at the last */
 	ngx_msec_t waited_ms;
 	gate_cached cached;
-	uint64_t generation; /* of the cache, when the database was asked; 0: of none */
+	uint64_t generation; /* of the cache, when the database was asked; 0: none */
 	once_verdict verdict;
 	once_state state;
 	int fence;                    /* 0: this attempt holds nothing */
 	char trace[GATE_TRACE_BYTES]; /* the intent's traceparent; "": none, or not for this request */
 } gate_claim;
 
-/* Where the upstream's answer is. */
+/* The state of the upstream's answer. */
 typedef enum gate_answer_state {
 	GATE_NO_ANSWER, /* this attempt has none, or not yet */
 	GATE_RUNNING,   /* at the upstream; no header came yet */
-	GATE_HOLDING,   /* it comes and is kept */
+	GATE_HOLDING,   /* it is arriving and is kept */
 	GATE_STREAMING, /* it is too large or not storable: it passes, only its end is kept */
-	GATE_WHOLE,     /* it is whole, and waits for its report */
+	GATE_WHOLE,     /* it is complete, and waits for its report */
 	GATE_SENDABLE,  /* it may be sent */
-	GATE_PASSED     /* it goes out, or its client is gone */
+	GATE_PASSED     /* it is being sent, or its client has gone */
 } gate_answer_state;
 
 /* _answer.c: the upstream's answer. */
@@ -222,35 +225,35 @@ typedef struct gate_answer {
 	gate_answer_state state;
 	void **ran_in; /* loc_conf of the location that passed the request on */
 	ngx_uint_t redirected;
-	ngx_uint_t accelerated;    /* by X-Accel-Redirect: the upstream's own wish */
-	ngx_uint_t aside;          /* redirected to a page: what is asked for it is not the request */
+	ngx_uint_t accelerated;    /* by X-Accel-Redirect: at the upstream's request */
+	ngx_uint_t aside;          /* redirected to a page: the request for it is not the client's */
 	ngx_http_upstream_t *left; /* of the location that the last redirect came from */
 	ngx_int_t (*process_header)(ngx_http_request_t *r); /* proxy_pass's own, */
 	ngx_int_t (*reinit_request)(ngx_http_request_t *r); /* of this attempt's upstream */
 	void (*finalize_request)(ngx_http_request_t *r, ngx_int_t rc);
-	ngx_uint_t method; /* the request's, while nginx sees another */
+	ngx_uint_t method; /* the request's own, while nginx sees another */
 	http_ending ending;
-	ngx_uint_t behind;         /* it is another gateway's own: the service knows nothing of it */
-	once_fingerprint redirect; /* of the request that it leads to, */
-	ngx_uint_t redirects;      /* if it leads to one */
+	ngx_uint_t behind;         /* it is another gateway's own answer: the service did not make it */
+	once_fingerprint redirect; /* of the request to which it redirects, */
+	ngx_uint_t redirects;      /* if it does */
 	char *headers;             /* as the contract stores them */
 	gate_bytes body;
 	ngx_uint_t held; /* counted as held */
 	ngx_uint_t header_sent;
-	ngx_uint_t client_gone; /* a streamed answer is read to its end all the same */
+	ngx_uint_t client_gone; /* a streamed answer is still read to its end */
 	off_t streamed_bytes;
 	gate_bytes tail; /* of a streamed answer: its end, which waits for the report */
 } gate_answer;
 
 /* _report.c: the lease, and the report. */
 typedef struct gate_report {
-	once_operation *renewal; /* the one under way; NULL: none */
+	once_operation *renewal; /* the one in progress; NULL: none */
 	ngx_event_t renew_timer;
 	ngx_uint_t leased; /* counted as running */
 	ngx_uint_t lease_lost;
 	ngx_uint_t decided; /* `kind` says something */
 	http_report kind;
-	once_operation *operation; /* the report or the look-up after it; NULL: none is under way */
+	once_operation *operation; /* the report or the look-up after it; NULL: none in progress */
 	ngx_event_t timer;         /* of the next try */
 	ngx_uint_t awaited;        /* a client waits for it */
 	ngx_msec_t started;
@@ -259,9 +262,9 @@ typedef struct gate_report {
 } gate_report;
 
 /*
- * One attempt at an intent: from the request's key to the stored answer. Allocated apart from the
- * request, since a report outlives its client. Freed when neither a request nor an operation nor a
- * timer knows it.
+ * One attempt at an intent: from the request's key to the stored answer. Allocated separately from
+ * the request, since a report outlives its client. Freed when no request, operation or timer refers
+ * to it.
  */
 struct gate_attempt {
 	ngx_http_request_t *r; /* NULL: nginx has freed it */
@@ -271,10 +274,10 @@ struct gate_attempt {
 	once_intent intent; /* points into request.names */
 	http_policy policy;
 	http_step step;
-	http_problem problem; /* where step is HTTP_REFUSE */
+	http_problem problem; /* if step is HTTP_REFUSE */
 	gate_reply reply;
-	ngx_uint_t replaced;         /* reply goes out instead of the upstream's answer */
-	int status;                  /* of what goes out, for logs */
+	ngx_uint_t replaced;         /* reply is sent instead of the upstream's answer */
+	int status;                  /* of the sent answer, for logs */
 	ngx_http_handler_pt content; /* the location's own content handler */
 	gate_request request;
 	gate_claim claim;
@@ -286,7 +289,7 @@ struct gate_attempt {
 ngx_int_t gate_locations_check(ngx_conf_t *cf, gate_main *conf);
 
 /* ---- _bytes.c: memory that outlives a request ---- */
-/* NGX_DECLINED: it would be more than length_max. NGX_ERROR: no memory. */
+/* NGX_DECLINED: it would exceed length_max. NGX_ERROR: no memory. */
 ngx_int_t gate_bytes_add(gate_bytes *bytes, const u_char *data, size_t length, size_t length_max);
 void gate_bytes_free(gate_bytes *bytes);
 /* borrows them */
@@ -305,7 +308,7 @@ static inline ngx_uint_t gate_text_is(http_text text, const char *name) /* in an
 	       ngx_strncasecmp((u_char *)(uintptr_t)text.data, (u_char *)(uintptr_t)name, text.length) == 0;
 }
 
-/* Where a walk through a list of headers is; it starts as {.part = &list->part}. */
+/* A position in a list of headers; it starts as {.part = &list->part}. */
 typedef struct gate_headers {
 	ngx_list_part_t *part;
 	ngx_uint_t index;
@@ -315,7 +318,10 @@ ngx_table_elt_t *gate_headers_next(gate_headers *at); /* NULL: no more */
 const ngx_str_t *gate_header_only(ngx_list_t *headers, const char *name, ngx_uint_t *lines);
 /* NULL: no memory */
 ngx_table_elt_t *gate_header_push(ngx_list_t *headers, http_text name, http_text value);
-/* *json: the answer's headers as the contract stores them; the caller frees it. NGX_ERROR: none. */
+/*
+ * *json: the answer's headers as the contract stores them; the caller frees it. NGX_ERROR: no
+ * memory.
+ */
 ngx_int_t gate_headers_store(ngx_http_request_t *r, const ngx_array_t *allowed, char **json);
 
 /* ---- _database.c: one batcher per worker ---- */
@@ -324,7 +330,7 @@ void gate_database_stop(void);
 once_batcher *gate_batcher(void); /* NULL: cannot be made, or not in a worker */
 const char *gate_owner(void);
 void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler); /* of no connection */
-/* Called after any event in which a connection was lost. NULL: nobody is. */
+/* Called after any event in which a connection was lost. NULL: not called. */
 void gate_database_on_loss(void (*lost)(void));
 
 /* ---- _status.c: counters in shared memory, and the page that shows them ---- */
@@ -335,7 +341,7 @@ void gate_status_start(gate_main *conf);
 void gate_status_stop(void);
 void gate_count_step(const char *scope, http_step step, http_problem problem);
 void gate_count_report(http_report report);
-void gate_count_trouble(ngx_uint_t refused); /* a report that was refused, or else not stored */
+void gate_count_trouble(ngx_uint_t refused); /* a report, refused or otherwise not stored */
 void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held);
 void gate_count_replay_bytes(ngx_int_t bytes);
 void gate_count_cache(http_cache_event event);
@@ -346,25 +352,25 @@ void gate_cache_start(gate_main *conf);
 void gate_cache_stop(void);
 /*
  * NGX_OK: *found is the answer to this request, until the next call. NGX_ABORT: the key was used
- * for another request. NGX_DECLINED: the database has to be asked.
+ * for another request. NGX_DECLINED: ask the database.
  */
 ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored_answer *found);
 /*
- * For an answer that the database has, and which no transition changes any more. kept_ms: for how
- * long it is kept there at least, from then on.
+ * For an answer that the database has, and which no transition can change. kept_ms: how long it is
+ * kept there at least, from now on.
  */
 void gate_cache_keep(const gate_attempt *attempt, const gate_stored_answer *answer, ngx_msec_t then, int64_t kept_ms);
-int64_t gate_cache_kept_ms(void); /* of an intent without a retention of its own; 0: not known */
+int64_t gate_cache_kept_ms(void); /* of an intent without its own retention; 0: unknown */
 
 /* ---- _reply.c: stored answers and problems ---- */
-#define GATE_CHARSET "X-Accel-Charset" /* among stored headers: for nginx, and never for a client */
+#define GATE_CHARSET "X-Accel-Charset" /* among stored headers: for nginx, never for a client */
 ngx_int_t gate_reply_variables(ngx_conf_t *cf);
-/* NGX_DECLINED: nothing is stored that could be sent. */
+/* NGX_DECLINED: no answer is stored that could be sent. */
 ngx_int_t gate_reply_own(gate_reply *reply, const once_answer *answer);
-/* For attempt->reply, with a body that is shared: do not write to it. NGX_BUSY: no room now. */
+/* For attempt->reply, with a shared body: do not write to it. NGX_BUSY: no room now. */
 ngx_int_t gate_reply_replay(gate_attempt *attempt, const gate_stored_answer *answer);
 gate_stored_answer gate_stored_answer_of(const once_answer *answer); /* without its trace */
-/* The problem in place of an answer, as attempt->reply. status 0: its own. */
+/* The problem that replaces an answer, as attempt->reply. status 0: the problem's own. */
 ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail);
 void gate_reply_free(gate_reply *reply);
 ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply); /* fills headers_out */
@@ -377,23 +383,23 @@ void gate_attempt_free(gate_attempt *attempt);
 void gate_attempt_log(gate_attempt *attempt, const char *event, const once_error *error);
 /* The attempt that has this event. */
 #define gate_attempt_at(event, member) ((gate_attempt *)((u_char *)(event)-offsetof(gate_attempt, member)))
-/* The key for logs: a hash, unless once_log_keys says clear. out: room for 256 bytes. */
+/* The key for logs: a hash, unless once_log_keys is clear. out: room for 256 bytes. */
 size_t gate_key_shown(const gate_location *location, const char *text, u_char *out);
 
-/* ---- _step.c: what happens to the request. It alone sets `step` ---- */
+/* ---- _step.c: what happens to the request. Only this file sets `step` ---- */
 void gate_step_refuse(gate_attempt *attempt, http_problem problem, const char *detail);
 void gate_step_failed(gate_attempt *attempt, const once_error *error);   /* NULL: no memory */
 void gate_step_decide(gate_attempt *attempt, const once_answer *answer); /* by its verdict alone */
-/* Then, unless it waits: the reply of a request that is replayed or refused. */
+/* Then, unless it waits: the reply to a request that is replayed or refused. */
 void gate_step_finish(gate_attempt *attempt, const once_answer *answer);
-/* Both at once, of an answer in the cache. NULL: it is of another request. */
+/* Both at once, for an answer in the cache. NULL: it belongs to another request. */
 void gate_step_cached(gate_attempt *attempt, const gate_stored_answer *answer);
 
 /* ---- _variables.c ---- */
 ngx_int_t gate_variables_add(ngx_conf_t *cf);
 
 /* ---- _target.c: the target, for the fingerprint ---- */
-/* The parts of it that once_fingerprint names, in the request's pool. NULL: no memory. */
+/* The parts that once_fingerprint names, in the request's pool. NULL: no memory. */
 const char *gate_target(ngx_http_request_t *r, ngx_uint_t print);
 /* by an answer with 307 or 308 */
 void gate_target_redirected(gate_attempt *attempt, ngx_http_request_t *r);
@@ -401,9 +407,9 @@ void gate_target_redirected(gate_attempt *attempt, ngx_http_request_t *r);
 /* ---- _request.c: key, body, fingerprint ---- */
 ngx_int_t gate_request_strip(ngx_http_request_t *r);
 ngx_uint_t gate_request_protected(ngx_http_request_t *r, const gate_location *location);
-/* *attempt for a request that has none yet. NGX_DECLINED: it needs none. Else a status of nginx. */
+/* *attempt for a request without one. NGX_DECLINED: it needs none. Otherwise a status of nginx. */
 ngx_int_t gate_request_open(ngx_http_request_t *r, gate_location *location, gate_walk walk, gate_attempt **attempt);
-/* NGX_OK: refused, its body unread. NGX_DONE: it goes on by itself. Else a status of nginx. */
+/* NGX_OK: refused, its body unread. NGX_DONE: it continues later. Otherwise a status of nginx. */
 ngx_int_t gate_request_read(gate_attempt *attempt);
 ngx_int_t gate_request_refused(gate_attempt *attempt); /* with nginx's status */
 void gate_request_stop(gate_attempt *attempt);
@@ -417,14 +423,14 @@ void gate_claim_wake(const once_intent *intent);
 
 /* ---- _answer.c: the upstream's answer ---- */
 void gate_answer_filters(void);
-ngx_int_t gate_answer_prepare(gate_attempt *attempt); /* what the upstream is told of it */
+ngx_int_t gate_answer_prepare(gate_attempt *attempt); /* the headers that the upstream gets */
 ngx_int_t gate_answer_start(gate_attempt *attempt);   /* runs the location's content handler */
 ngx_int_t gate_answer_redirected(gate_attempt *attempt);
-void gate_answer_send(gate_attempt *attempt);                        /* or what takes its place */
+void gate_answer_send(gate_attempt *attempt);                        /* or its replacement */
 void gate_answer_stop(gate_attempt *attempt, ngx_http_request_t *r); /* its client is gone */
 void gate_answer_free(gate_attempt *attempt);
 
-/* ---- _report.c: telling the contract how it ended ---- */
+/* ---- _report.c: reporting the outcome to the contract ---- */
 void gate_lease_start(gate_attempt *attempt);
 void gate_lease_stop(gate_attempt *attempt);
 void gate_report_start(gate_attempt *attempt);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_answer.c: the upstream's answer. It is held until it is stored, and only then sent.
- * nginx calls its header filter and its body filter for every request of the server; they let pass
- * what is no attempt's.
+ * nginx calls its header filter and its body filter for every request of the server; they pass
+ * everything that belongs to no attempt.
  */
 #include "ngx_http_once.h"
 
 enum {
-	BUFFERED = 0x08 /* of r->buffered: 1, 2 and 4 are taken by nginx's own filters */
+	BUFFERED = 0x08 /* a bit of r->buffered: nginx's own filters use 1, 2 and 4 */
 };
 
 static ngx_http_output_header_filter_pt next_header;
@@ -16,7 +16,7 @@ static ngx_http_output_body_filter_pt next_body;
 /* ---- on the way to the upstream ---- */
 
 /*
- * A header's value cannot begin or end with a space, and readers disagree on what is not ASCII:
+ * A header's value cannot begin or end with a space, and readers disagree on bytes beyond ASCII:
  * such bytes are percent-encoded, and so is '%' itself. Most keys stay as they are.
  */
 static const char *encode(ngx_pool_t *pool, const char *text)
@@ -56,7 +56,7 @@ static ngx_int_t push_header(ngx_http_request_t *r, const char *name, const char
 	return NGX_OK;
 }
 
-/* With these the upstream can complete the intent in its own transaction. */
+/* With these headers the upstream can complete the intent in its own transaction. */
 static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt)
 {
 	char fence[NGX_INT32_LEN + 1];
@@ -68,7 +68,7 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 	    push_header(r, "Once-Fence", "once-fence", fence) != NGX_OK) {
 		return NGX_ERROR;
 	}
-	/* A retry's own trace goes on in the header of its own; this is the first attempt's. */
+	/* A retry's own trace continues in its own header; this is the first attempt's. */
 	return attempt->claim.trace[0] == '\0'
 	           ? NGX_OK
 	           : push_header(r, "Once-Traceparent", "once-traceparent", attempt->claim.trace);
@@ -77,13 +77,13 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 /* ---- interim answers ---- */
 
 /*
- * Does the request, as the service got it, ask for another protocol? Its headers are in the first
+ * Does the request, as sent to the service, ask for another protocol? Its headers are in the first
  * buffer.
  */
 static ngx_uint_t asks_to_switch(const ngx_http_upstream_t *u)
 {
 	static const u_char name[] = "\nupgrade:";
-	/* Behind the first character: past what it is given nginx compares so many. */
+	/* After the first character: nginx compares this many bytes, past the end of its argument. */
 	const size_t more = sizeof(name) - 2;
 	const ngx_buf_t *head = u->request_bufs == NULL ? NULL : u->request_bufs->buf;
 
@@ -92,10 +92,10 @@ static ngx_uint_t asks_to_switch(const ngx_http_upstream_t *u)
 }
 
 /*
- * nginx takes an interim status (100 to 199; RFC 9110, section 15.2) for the answer's: the client
+ * nginx treats an interim status (100 to 199; RFC 9110, section 15.2) as the answer's: the client
  * would get the answer as the body of a 103, and the intent would be in doubt. So each is skipped
- * here, except 101, which is final. Where the service was not asked to switch, 101 is no answer
- * (section 15.2.2), and what follows must not pass: nginx would join both connections.
+ * here, except 101, which is final. If the service was not asked to switch, 101 is not an answer
+ * (section 15.2.2), and the following bytes must not pass: nginx would join both connections.
  */
 static ngx_int_t skip_interim(ngx_http_request_t *r)
 {
@@ -104,7 +104,7 @@ static ngx_int_t skip_interim(ngx_http_request_t *r)
 	ngx_int_t rc;
 
 	for (;;) {
-		/* It sets the one for the next part of the header. */
+		/* It sets the handler for the next part of the header. */
 		u->process_header = attempt->answer.process_header;
 		rc = u->process_header(r);
 		attempt->answer.process_header = u->process_header;
@@ -112,14 +112,14 @@ static ngx_int_t skip_interim(ngx_http_request_t *r)
 		if (rc == NGX_OK && u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS && !asks_to_switch(u)) {
 			ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
 			              "once: the service answered 101 to a request that asks for no other protocol");
-			u->upgrade = 0; /* nginx looks at the client's request alone */
+			u->upgrade = 0; /* nginx checks only the client's request */
 			return NGX_HTTP_UPSTREAM_INVALID_HEADER;
 		}
 		if (rc != NGX_OK || u->headers_in.status_n < NGX_HTTP_CONTINUE || u->headers_in.status_n >= NGX_HTTP_OK ||
 		    u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS) {
 			return rc;
 		}
-		/* As nginx begins anew with another server, but for what has been read already. */
+		/* As nginx begins again with another server, except for the part already read. */
 		rc = u->reinit_request(r);
 		u->keepalive = 0;
 		ngx_memzero(&u->headers_in, sizeof(u->headers_in));
@@ -145,7 +145,7 @@ static ngx_int_t reinit_request(ngx_http_request_t *r)
 	return rc;
 }
 
-/* No other server is tried now, and what follows (X-Accel-Redirect) may ask for the method. */
+/* No other server is tried now, and a redirect (X-Accel-Redirect) may check the method. */
 static void finalize_request(ngx_http_request_t *r, ngx_int_t rc)
 {
 	gate_attempt *attempt = gate_attempt_of(r);
@@ -154,7 +154,7 @@ static void finalize_request(ngx_http_request_t *r, ngx_int_t rc)
 	attempt->answer.finalize_request(r, rc);
 }
 
-/* The request is sent at best: its answer comes in a later turn of the loop. */
+/* The request may have been sent, not more: its answer comes in a later turn of the loop. */
 static void watch(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	ngx_http_upstream_t *u = r->upstream;
@@ -200,14 +200,14 @@ ngx_int_t gate_answer_start(gate_attempt *attempt)
 	attempt->answer.ran_in = r->loc_conf;
 	attempt->answer.method = r->method;
 	hide_method(attempt, r);
-	/* The content handler sets its own; nobody may end the request if the client leaves. */
+	/* The content handler sets its own; nothing may end the request if the client leaves. */
 	r->read_event_handler = ngx_http_block_reading;
 	rc = attempt->content(r);
 	watch(attempt, r);
 	return rc;
 }
 
-/* Did a byte of the request leave, in any of the tries, or may a script have run it? */
+/* Was a byte of the request sent in any of the tries, or may a script have run it? */
 static ngx_uint_t is_sent(const gate_attempt *attempt, const ngx_http_request_t *r)
 {
 	const ngx_http_upstream_state_t *state = r->upstream_states == NULL ? NULL : r->upstream_states->elts;
@@ -227,7 +227,7 @@ static ngx_uint_t is_sent(const gate_attempt *attempt, const ngx_http_request_t 
 	return 0;
 }
 
-/* What the answer's headers say of the effect. Two lines, or any other word, say nothing. */
+/* What the answer's headers say about the effect. Two lines, or any other word, say nothing. */
 static http_effect effect_said(ngx_http_request_t *r, ngx_list_t *headers)
 {
 	ngx_uint_t lines;
@@ -242,7 +242,7 @@ static http_effect effect_said(ngx_http_request_t *r, ngx_list_t *headers)
 	return effect;
 }
 
-/* Does one of the answer's headers ask for the same request once more? */
+/* Does one of the answer's headers ask for the same request again? */
 static bool is_asking(ngx_http_request_t *r)
 {
 	gate_headers at = {.part = &r->headers_out.headers.part};
@@ -259,7 +259,7 @@ static bool is_asking(ngx_http_request_t *r)
 	return false;
 }
 
-/* The location gave the request up: what it sent is known now, and another one answers. */
+/* The location gave up the request: it is known now what it sent, and another location answers. */
 static void leave(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	ngx_http_upstream_t *u = r->upstream;
@@ -278,7 +278,7 @@ static void leave(gate_attempt *attempt, ngx_http_request_t *r)
 	attempt->answer.aside = r->content_handler == NULL || (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD));
 }
 
-/* The phases run again after the content handler did: X-Accel-Redirect, or an error_page. */
+/* The phases run again after the content handler: X-Accel-Redirect, or an error_page. */
 ngx_int_t gate_answer_redirected(gate_attempt *attempt)
 {
 	ngx_http_request_t *r = attempt->r;
@@ -309,7 +309,7 @@ static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 	http_ending *ending = &attempt->answer.ending;
 	ngx_http_upstream_t *u = r->upstream;
 
-	/* A redirect that ends before the phase of this module, as in a `return`, shows only here. */
+	/* A redirect that ends before this module's phase, as in a `return`, is only seen here. */
 	if (!attempt->answer.redirected && !attempt->answer.accelerated && r->loc_conf != attempt->answer.ran_in) {
 		leave(attempt, r);
 	}
@@ -349,14 +349,14 @@ static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
 	}
 }
 
-/* Answers that cannot be replayed as they are: a protocol switch, and what ends in trailers. */
+/* Answers that cannot be replayed as they are: a protocol switch, and answers with trailers. */
 static ngx_uint_t cannot_hold(ngx_http_request_t *r)
 {
 	return r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS || r->expect_trailers ||
 	       (r->upstream != NULL && (r->upstream->upgrade || r->upstream->conf->pass_trailers));
 }
 
-/* Who reads events wants each as it is written, and not at the end. */
+/* A reader of events needs each event when it is written, not at the end. */
 static ngx_uint_t is_event_stream(ngx_http_request_t *r)
 {
 	static const ngx_str_t events = ngx_string("text/event-stream");
@@ -366,7 +366,9 @@ static ngx_uint_t is_event_stream(ngx_http_request_t *r)
 	       (type->len == events.len || ngx_strchr("; \t", type->data[events.len]) != NULL);
 }
 
-/* What X-Accel-Buffering: no in the answer does. nginx looks at it after the header's filters. */
+/*
+ * The same as X-Accel-Buffering: no in the answer, which nginx checks after the header's filters.
+ */
 static void pass_at_once(ngx_http_request_t *r)
 {
 	if (r->upstream != NULL && r->upstream->conf->change_buffering && !r->upstream->store) {
@@ -387,7 +389,7 @@ static void strip_markers(ngx_http_request_t *r)
 	}
 }
 
-/* From here on it passes; only its end is kept. */
+/* From here on it passes; only its end is held back. */
 static ngx_int_t start_streaming(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	attempt->answer.ending.too_large = true;
@@ -426,7 +428,7 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 		return next_header(r);
 	}
 	if (state == GATE_HOLDING) {
-		/* nginx replaces the held answer with an error of its own, without its body. */
+		/* nginx replaces the held answer by an error of its own, without its body. */
 		attempt->answer.body.length = 0;
 		free(attempt->answer.headers);
 		attempt->answer.headers = NULL;
@@ -449,14 +451,14 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 
 /* ---- the body ---- */
 
-/* nginx ends a truncated answer with a flush, after it has let go of the upstream. */
+/* nginx ends a truncated answer with a flush, after it has released the upstream. */
 static ngx_uint_t is_truncated(ngx_http_request_t *r, const ngx_buf_t *buf)
 {
 	return buf->flush && !buf->last_buf && ngx_buf_size(buf) == 0 && r->upstream != NULL &&
 	       r->upstream->cleanup == NULL && r->upstream->header_sent;
 }
 
-/* What is held goes, and all that follows passes: this answer is too large to keep. */
+/* The held part is sent, and the rest passes: this answer is too large to keep. */
 static ngx_int_t stop_holding(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	ngx_chain_t out;
@@ -475,8 +477,8 @@ static ngx_int_t stop_holding(gate_attempt *attempt, ngx_http_request_t *r)
 }
 
 /*
- * nginx takes the end of a FastCGI connection for an answer's end, though the protocol has a record
- * for that; and it may accept less than the announced length.
+ * nginx treats the end of a FastCGI connection as an answer's end, although the protocol has a
+ * record for that; and it may accept less than the announced length.
  */
 static bool is_whole(gate_attempt *attempt, ngx_http_request_t *r, off_t bytes)
 {
@@ -492,7 +494,7 @@ static bool is_whole(gate_attempt *attempt, ngx_http_request_t *r, off_t bytes)
 	return u->buffering ? u->pipe != NULL && u->pipe->upstream_done : u->length == 0;
 }
 
-/* nginx's own 502, 504 or the like replaces an answer; it is no page of error_page. */
+/* nginx's own 502, 504 or similar replaces an answer; it is not a page of error_page. */
 static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_request_t *r)
 {
 	ngx_uint_t is_page = attempt->answer.redirected && r->upstream != NULL && r->upstream->header_sent;
@@ -502,8 +504,8 @@ static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_req
 }
 
 /*
- * A service that protects this very key itself meets the claim of this gateway, each time: its
- * client would be told "active", or of a mismatch, for ever.
+ * A service that protects this very key itself finds this gateway's claim, each time: its client
+ * would get "active", or a mismatch, for ever.
  */
 static void warn_of_own_claim(const gate_attempt *attempt, ngx_http_request_t *r)
 {
@@ -518,7 +520,7 @@ static void warn_of_own_claim(const gate_attempt *attempt, ngx_http_request_t *r
 	}
 }
 
-/* Another gateway may stand between: its own answer is about this attempt, so it is not stored. */
+/* Another gateway may be in between: its own answer is about this attempt, so it is not stored. */
 static void heed_problem(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	static const ngx_str_t type = ngx_string("application/problem+json");
@@ -549,7 +551,7 @@ static ngx_int_t end_answer(gate_attempt *attempt, ngx_http_request_t *r, bool c
 	if (complete && ending->from_upstream && (ending->status == 307 || ending->status == 308)) {
 		gate_target_redirected(attempt, r);
 	}
-	/* Nothing went out yet: a problem document is better than half an answer or nginx's page. */
+	/* Nothing was sent yet: a problem document is better than half an answer or nginx's page. */
 	if (!attempt->answer.header_sent && (!complete || made_by_nginx)) {
 		http_problem problem = !made_by_nginx         ? HTTP_PROBLEM_NOT_STORED
 		                       : ending->request_sent ? HTTP_PROBLEM_UNANSWERED
@@ -583,7 +585,7 @@ static ngx_int_t keep(gate_bytes *bytes, ngx_buf_t *buf, size_t length_max)
 	return rc;
 }
 
-/* NGX_BUSY: the answer is too large; *in is what is left of it. */
+/* NGX_BUSY: the answer is too large; *in is the rest of it. */
 static ngx_int_t hold(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_t **in)
 {
 	for (ngx_chain_t *link = *in; link != NULL; link = link->next) {
@@ -616,8 +618,8 @@ static ngx_int_t consume(ngx_chain_t *in)
 }
 
 /*
- * Nothing more goes to a client that has left. What nginx had on its way to it counts as sent: else
- * it would wait for that before it reads the upstream on.
+ * Nothing more is sent to a client that has left. Data that nginx was sending counts as sent:
+ * otherwise it would wait for that before it reads more from the upstream.
  */
 static void give_up_client(gate_attempt *attempt, ngx_http_request_t *r)
 {
@@ -630,8 +632,8 @@ static void give_up_client(gate_attempt *attempt, ngx_http_request_t *r)
 }
 
 /*
- * Passes what comes, except the last part: that waits for the report, as a whole answer would. If
- * the client leaves, the upstream is read to its end all the same.
+ * Passes everything except the last part, which waits for the report, as a whole answer would. If
+ * the client leaves, the upstream is still read to its end.
  */
 static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_t *in)
 {
@@ -644,7 +646,7 @@ static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_
 		truncated |= is_truncated(r, link->buf);
 		attempt->answer.streamed_bytes += ngx_buf_size(link->buf);
 	}
-	/* Where the length was announced, the last byte of the body is its end for the client. */
+	/* If the length was announced, the last byte of the body is its end for the client. */
 	if (!last && (length < 0 || attempt->answer.streamed_bytes < length)) {
 		rc = attempt->answer.client_gone ? NGX_ERROR : next_body(r, in);
 		if (rc == NGX_ERROR) {
@@ -659,7 +661,7 @@ static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_
 		}
 		return rc;
 	}
-	/* What was sent before may still be on its way from `body`. */
+	/* Earlier parts may still be being sent from `body`. */
 	for (ngx_chain_t *link = in; link != NULL; link = link->next) {
 		if (keep(&attempt->answer.tail, link->buf, NGX_MAX_INT_T_VALUE) != NGX_OK) {
 			return NGX_ERROR;
@@ -668,7 +670,7 @@ static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_
 	return last ? end_answer(attempt, r, is_whole(attempt, r, attempt->answer.streamed_bytes)) : NGX_OK;
 }
 
-/* The report is in: the answer goes, or what takes its place. */
+/* The report is stored: sends the answer, or its replacement. */
 static ngx_int_t release(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	gate_bytes *body = attempt->replaced             ? &attempt->reply.body
@@ -680,7 +682,7 @@ static ngx_int_t release(gate_attempt *attempt, ngx_http_request_t *r)
 	attempt->answer.state = GATE_PASSED;
 	r->buffered &= ~BUFFERED;
 	if (attempt->answer.header_sent && attempt->replaced) {
-		return NGX_ERROR; /* too late for another one: the client must see that it is not whole */
+		return NGX_ERROR; /* too late for another: the client must see the broken end */
 	}
 	if (!attempt->answer.header_sent) {
 		assert(attempt->answer.ending.complete || attempt->replaced);
@@ -721,7 +723,7 @@ static ngx_int_t filter_body(ngx_http_request_t *r, ngx_chain_t *in)
 	}
 }
 
-/* ---- what the walk asks for ---- */
+/* ---- functions for the walk ---- */
 
 void gate_answer_send(gate_attempt *attempt)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_attempt.c: an attempt as a whole: made with a request, found again after internal
- * redirects, logged.
+ * ngx_http_once_attempt.c: an attempt as a whole: created with a request, found again after
+ * internal redirects, logged.
  */
 #include "ngx_http_once.h"
 
 #include <openssl/sha.h>
 
-/* The request's pool goes: with the request's end, or because its client left. */
+/* The request's pool is freed: at the request's end, or because its client left. */
 static void detach(void *data)
 {
 	gate_attempt *attempt = data;
@@ -93,7 +93,7 @@ static void clean(u_char *text, size_t length)
 	text[length] = '\0';
 }
 
-/* A refusal by its problem, which says more. */
+/* A refusal is logged by its problem, which says more. */
 static const char *step_name(const gate_attempt *attempt)
 {
 	return attempt->step == HTTP_REFUSE ? http_problem_slug(attempt->problem) : http_step_name(attempt->step);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_bytes.c: growing buffers with a maximum. They outlive a request: no pool has them.
+ * ngx_http_once_bytes.c: growing buffers with a maximum. They outlive a request, so they are in no
+ * pool.
  */
 #include "ngx_http_once.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_cache.c: stored answers, cached in memory that all workers share
- * (once_replay_cache). Only those that no transition changes any more, and only while the workers
- * are certain of the server that holds them. Called by _claim.c, before it asks, and by whoever has
- * an answer of the database.
+ * (once_replay_cache). Only answers that no transition can change, and only while the workers are
+ * certain of the server that holds them. Called by _claim.c, before it asks, and by the files that
+ * get an answer from the database.
  */
 #include "ngx_http_once.h"
 
@@ -13,14 +13,14 @@ enum {
 	BODY_BYTES_MAX = 64 * 1024,
 	HEADERS_BYTES_MAX = 32 * 1024,
 	KEPT_MS_MAX = 60 * 1000,
-	TELL_MS = 1000,  /* how often the database is told of hits, and asked who it is */
-	EVICTED_MAX = 32 /* for the room of one answer: the lock is held meanwhile */
+	TELL_MS = 1000,  /* how often hits are reported to the database, and its identity checked */
+	EVICTED_MAX = 32 /* to make room for one answer: the lock is held meanwhile */
 };
 
-/* One answer. Behind it: tenant, scope and key, then the headers, each with its NUL; the body. */
+/* One answer. After it: tenant, scope and key, then the headers, each with its NUL; the body. */
 typedef struct gate_cached_answer {
 	ngx_rbtree_node_t node; /* by a hash of the intent's names */
-	ngx_queue_t queue;      /* the latest used first */
+	ngx_queue_t queue;      /* the most recently used first */
 	ngx_msec_t until;
 	unsigned char fingerprint[ONCE_FINGERPRINT_BYTES];
 	once_verdict verdict;
@@ -34,14 +34,14 @@ typedef struct gate_cached_answer {
 } gate_cached_answer;
 
 /*
- * What the workers share. It lies behind the pool's end, so that the pool can be made anew without
- * it. A worker may be killed at any instruction: nginx's master then unlocks the pool, and who
- * comes next finds `locked` still set.
+ * The state that workers share. It lies after the pool's end, so that the pool can be created again
+ * without it. A worker may be killed at any instruction: nginx's master then unlocks the pool, and
+ * the next worker finds `locked` still set.
  */
 typedef struct gate_zone {
-	volatile ngx_uint_t locked; /* by a worker that is alive, or was */
-	uint64_t generation;        /* one more each time that all answers are thrown away; never 0 */
-	uint64_t server;            /* whose answers these are; 0: nobody's yet */
+	volatile ngx_uint_t locked; /* by a worker that is alive, or was killed */
+	uint64_t generation;        /* increased each time that all answers are dropped; never 0 */
+	uint64_t server;            /* the server of these answers; 0: none yet */
 	ngx_msec_t until;           /* the latest end of an answer */
 	ngx_uint_t count;
 	ngx_rbtree_t tree;
@@ -49,19 +49,19 @@ typedef struct gate_zone {
 	ngx_queue_t queue;
 } gate_zone;
 
-/* A worker's own. */
+/* The state of one worker. */
 static struct {
 	gate_zone *zone; /* NULL: off */
 	ngx_slab_pool_t *pool;
 	ngx_event_t timer;
-	once_operation *operation; /* that tells the database of hits */
+	once_operation *operation; /* that reports hits to the database */
 	once_cached told;          /* by it */
 	once_cached untold;
 } cache;
 
 /* ---- the zone ---- */
 
-/* Whatever state it is in. */
+/* In any state. */
 static void empty(gate_zone *zone, ngx_slab_pool_t *pool)
 {
 	zone->generation++;
@@ -89,7 +89,7 @@ static ngx_int_t zone_init(ngx_shm_zone_t *zone, void *old)
 	return NGX_OK;
 }
 
-/* NULL, or what is wrong with it. */
+/* NULL, or an error message. */
 static const char *read_zone(ngx_str_t text, ngx_str_t *name, ssize_t *size)
 {
 	static const ngx_str_t prefix = ngx_string("zone=");
@@ -161,7 +161,7 @@ static void lock(void)
 {
 	ngx_shmtx_lock(&cache.pool->mutex);
 	if (cache.zone->locked) {
-		throw_away(); /* a worker was killed in here, and may have left it half changed */
+		throw_away(); /* a worker was killed here, and may have left it inconsistent */
 	}
 	cache.zone->locked = 1;
 	ngx_memory_barrier();
@@ -175,9 +175,9 @@ static void unlock(void)
 }
 
 /*
- * Is what is in there what this worker's server says? A worker whose connections were lost empties
- * it; others may still be connected to a server that is none any more, so that all must lead to the
- * same one. Where they do not, it is emptied each time.
+ * Do the cached answers come from this worker's server? A worker whose connections were lost
+ * empties the cache. Others may still be connected to a server that is no longer primary, so all
+ * must lead to the same one. If they do not, it is emptied each time.
  */
 static void heed_server(uint64_t server)
 {
@@ -197,7 +197,7 @@ static void forget(gate_cached_answer *cached)
 	cache.zone->count--;
 }
 
-/* Two with one hash are one here: the names tell whether it is the one that is meant. */
+/* Two with the same hash are equal here: the names tell whether it is the right one. */
 static gate_cached_answer *find_cached(ngx_rbtree_key_t hash)
 {
 	ngx_rbtree_node_t *node = cache.zone->tree.root;
@@ -253,7 +253,7 @@ static ngx_uint_t put_name(gate_names *names, const char *text)
 	return 1;
 }
 
-/* By a hash for which nobody finds two intents in time. 0: it has no place for them. */
+/* By a hash for which finding two intents takes too long. 0: it has no place for them. */
 static ngx_uint_t take_names(gate_names *names, const once_intent *intent)
 {
 	u_char digest[SHA256_DIGEST_LENGTH];
@@ -272,14 +272,14 @@ static ngx_uint_t is_of(const gate_cached_answer *cached, const gate_names *name
 	return cached->names_length == names->length && ngx_memcmp(cached->content, names->text, names->length) == 0;
 }
 
-/* ---- telling the database ---- */
+/* ---- reporting to the database ---- */
 
 static ngx_uint_t has_news(void)
 {
 	return cache.untold.replays + cache.untold.finals + cache.untold.mismatches > 0;
 }
 
-/* A worker that ends does not end before its hits are told. */
+/* An ending worker waits until its hits are reported. */
 static void stay_for_news(void)
 {
 	cache.timer.cancelable = !has_news();
@@ -289,7 +289,7 @@ static void on_told(void *argument, const once_answer *answer, const once_error 
 {
 	(void)argument;
 	cache.operation = NULL;
-	/* A worker that ends tries once. */
+	/* An ending worker tries once. */
 	if (answer == NULL && !ngx_exiting && (error == NULL || !once_error_outcome_unknown(error))) {
 		cache.untold.replays += cache.told.replays;
 		cache.untold.finals += cache.told.finals;
@@ -300,8 +300,8 @@ static void on_told(void *argument, const once_answer *answer, const once_error 
 }
 
 /*
- * Once a second while there are answers, so that a server that is gone, or another one behind a
- * pooler, is noticed though nobody asks it anything.
+ * Once a second while there are answers, so that a lost server, or another one behind a pooler, is
+ * noticed even if no request asks it anything.
  */
 static void on_timer(ngx_event_t *event)
 {
@@ -356,9 +356,9 @@ void gate_cache_stop(void)
 	cache.zone = NULL;
 }
 
-/* ---- what is asked of it ---- */
+/* ---- functions for the other files ---- */
 
-/* The server that all connections of this worker lead to; 0: it has none, or is not certain. */
+/* The server that all connections of this worker lead to; 0: none, or not certain. */
 static uint64_t own_server(int64_t *kept_ms)
 {
 	once_batcher_statistics statistics = {0};
@@ -378,7 +378,7 @@ int64_t gate_cache_kept_ms(void)
 	return kept_ms;
 }
 
-/* Copied: what is in the zone may be gone as soon as that is unlocked. */
+/* Copied: the zone's content may be gone as soon as it is unlocked. */
 static void lend(const gate_cached_answer *cached, gate_stored_answer *found)
 {
 	static u_char content[HEADERS_BYTES_MAX + BODY_BYTES_MAX];
@@ -510,7 +510,7 @@ void gate_cache_keep(const gate_attempt *attempt, const gate_stored_answer *answ
 	}
 	server = own_server(&unused);
 	lock();
-	/* Since it was asked for, no connection was lost, and the server is the same. */
+	/* Since the request for it, no connection was lost, and the server is the same. */
 	if (attempt->claim.generation == cache.zone->generation && server != 0 && server == cache.zone->server) {
 		keep(attempt, &names, answer, until);
 	}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_check.c: what nginx -t refuses in a protected location, since an effect could
- * happen twice, an answer be another's or not be replayed. Each refusal says why and what to write
- * instead; docs/gateway.md lists them. Called once all configurations are merged.
+ * ngx_http_once_check.c: configurations of a protected location that nginx -t refuses, because an
+ * effect could happen twice, an answer could be another caller's or not be replayed. Each refusal
+ * gives the reason and what to write instead; docs/gateway.md lists them. Called once all
+ * configurations are merged.
  */
 #include "ngx_http_once.h"
 
@@ -28,7 +29,7 @@ static void *find_conf(ngx_conf_t *cf, void **confs, const char *name)
 	return NULL;
 }
 
-/* what: format with the sentence; it names the directive. */
+/* what: format of the sentence, which names the directive. */
 #define REFUSE(cf, core, ...)                                                                                          \
 	do {                                                                                                               \
 		u_char sentence[512];                                                                                          \
@@ -76,8 +77,8 @@ static char *check_values(ngx_conf_t *cf, const gate_location *location, const n
 /* ---- whose keys these are ---- */
 
 /*
- * A stranger can write these into a certificate of his own. The certificate itself, or its
- * fingerprint, he cannot have: that needs its key.
+ * Strangers can write these into certificates that they make. The certificate itself, or its
+ * fingerprint, cannot be copied: it needs the key.
  */
 static ngx_uint_t is_written_in_certificate(const ngx_str_t *name)
 {
@@ -92,7 +93,7 @@ static ngx_uint_t is_written_in_certificate(const ngx_str_t *name)
 	return 0;
 }
 
-/* Is a certificate that reaches a request of this server always one of a known authority? */
+/* Is a certificate that reaches a request of this server always issued by a known authority? */
 static ngx_uint_t verifies_certificates(ngx_conf_t *cf, const gate_place *place)
 {
 #if (NGX_HTTP_SSL)
@@ -108,7 +109,7 @@ static ngx_uint_t verifies_certificates(ngx_conf_t *cf, const gate_place *place)
 #endif
 }
 
-/* Does a subrequest decide who may come in? With satisfy any, nobody may have asked it. */
+/* Does a subrequest decide about access? With satisfy any, it may not have been asked. */
 static ngx_uint_t asks_elsewhere(ngx_conf_t *cf, const gate_place *place, const ngx_http_core_loc_conf_t *core)
 {
 	/* its first member */
@@ -134,7 +135,7 @@ static char *check_user(ngx_conf_t *cf, const gate_place *place, const gate_loca
 		       "with satisfy any, who comes from an allowed address may write any name into $remote_user: write "
 		       "satisfy all, or another once_tenant");
 	}
-	/* All protected methods may be in a limit_except block, which is a location of its own here. */
+	/* All protected methods may be in a limit_except block, which is a separate location here. */
 	if (!checks_passwords(cf, place) && !asks_elsewhere(cf, place, core) &&
 	    (location->methods & ~core->limit_except) > 1) {
 		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
@@ -170,7 +171,7 @@ static ngx_uint_t next_variable(ngx_str_t *text, ngx_str_t *name)
 	return 0;
 }
 
-/* What names the caller must be a proof. A variable that map or set makes is not looked into. */
+/* The caller's name must come from a proof. A variable set by map or set is not checked further. */
 static char *check_tenant(ngx_conf_t *cf, const gate_place *place, gate_location *location,
                           const ngx_http_core_loc_conf_t *core)
 {
@@ -216,7 +217,7 @@ static char *check_error_pages(ngx_conf_t *cf, const ngx_http_core_loc_conf_t *c
 	return NGX_CONF_OK;
 }
 
-/* Set where worker_shutdown_timeout stands before http {}. */
+/* Set if worker_shutdown_timeout comes before http {}. */
 static void warn_of_shutdown(ngx_conf_t *cf, const ngx_http_core_loc_conf_t *core, const char *prefix,
                              const ngx_http_upstream_conf_t *upstream)
 {
@@ -258,7 +259,10 @@ static char *check_upstream(ngx_conf_t *cf, const gate_location *location, const
 		       "%s_pass_request_headers off drops the Once- headers too: remove it, or write once_handoff off", prefix);
 	}
 	warn_of_shutdown(cf, core, prefix, upstream);
-	/* A client that leaves must not take the answer with it. These settings are already merged. */
+	/*
+	 * A client that leaves must not end the request before its answer. These settings are already
+	 * merged.
+	 */
 	upstream->ignore_client_abort = 1;
 	return NGX_CONF_OK;
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/*
- * ngx_http_once_claim.c: asking for the intent, and waiting while another attempt runs.
- */
+/* ngx_http_once_claim.c: claiming the intent, and waiting while another attempt runs. */
 #include "ngx_http_once.h"
 
 enum {
@@ -10,7 +8,7 @@ enum {
 	LISTS = 256
 };
 
-/* The attempts of this worker that wait, by intent: a finished one wakes them at once. */
+/* The waiting attempts of this worker, by intent: a finished one wakes them at once. */
 static ngx_queue_t lists[LISTS];
 static ngx_uint_t waiting;
 
@@ -57,9 +55,8 @@ void gate_claim_release(gate_attempt *attempt)
 }
 
 /*
- * The trace that is stored with the intent, for whoever has shown that he sent its request: a
- * mismatch must learn nothing of it. Checked, since it becomes a header and any SQL may have stored
- * it.
+ * The trace that is stored with the intent, for callers whose fingerprint matches: a mismatch must
+ * not learn it. Checked, since it becomes a header and any SQL may have stored it.
  */
 static void remember_trace(gate_attempt *attempt, const once_answer *answer)
 {
@@ -99,8 +96,8 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 }
 
 /*
- * What the database would say, from the cache: the same request gets the stored answer, and another
- * one is a mismatch. 0: it has to be asked.
+ * The database's answer, from the cache: the same request gets the stored answer, and another one
+ * is a mismatch. 0: ask the database.
  */
 static ngx_uint_t claim_cached(gate_attempt *attempt)
 {
@@ -181,7 +178,7 @@ static void pause_wait(gate_attempt *attempt)
 	ngx_msec_t passed = ngx_current_msec - attempt->claim.started, limit = attempt->location->wait_ms;
 	ngx_msec_t left = limit > passed ? limit - passed : 0;
 
-	/* Also at the very end of the wait, so that it ends with a claim and not before. */
+	/* Also at the end of the wait, so that it ends with a claim and not before. */
 	ngx_add_timer(&attempt->claim.timer, ngx_max(1, ngx_min(attempt->claim.wait_step_ms, left)));
 	attempt->claim.wait_step_ms = ngx_min(attempt->claim.wait_step_ms * 2, WAIT_MAX_MS);
 }
@@ -197,7 +194,7 @@ static void on_looked(void *argument, const once_answer *answer, const once_erro
 		pause_wait(attempt);
 		return;
 	}
-	/* The claim compares the fingerprint again and knows what to do with an error. */
+	/* The claim compares the fingerprint again and handles an error. */
 	claim_again(attempt);
 }
 
@@ -205,7 +202,7 @@ static void on_wait_timer(ngx_event_t *event)
 {
 	gate_attempt *attempt = gate_attempt_at(event, claim.timer);
 
-	/* Asked without holding a connection: a look-up among the others of its batch. */
+	/* Does not hold a connection: it is a look-up among others in a batch. */
 	if (ngx_current_msec - attempt->claim.started >= attempt->location->wait_ms ||
 	    once_batcher_peek(gate_batcher(), &attempt->intent, on_looked, attempt, &attempt->claim.operation, NULL) !=
 	        ONCE_OK) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_database.c: a worker's batcher on nginx's events and timers. libpq opens and closes
- * its sockets itself, so each is lent to nginx only between watch and forget.
+ * its sockets itself, so nginx gets each only between watch and forget.
  */
 #include "ngx_http_once.h"
 
@@ -18,7 +18,7 @@ typedef struct gate_link {
 	int number;
 } gate_link;
 
-/* A process has one worker; nginx gives no other place for what belongs to a process. */
+/* A process has one worker; nginx has no other place for state of a process. */
 static struct {
 	once_batcher *batcher;
 	gate_link links[CONNECTIONS];
@@ -26,7 +26,7 @@ static struct {
 	ngx_event_t deferred;
 	char owner[128];
 	ngx_log_t *log;
-	uint64_t losses; /* that were told of */
+	uint64_t losses; /* those reported */
 	void (*lost)(void);
 } worker;
 
@@ -82,7 +82,7 @@ static void unwatch(gate_link *link)
 	}
 	link->watched = NULL;
 	if (fcntl(c->fd, F_GETFD) == -1) {
-		/* libpq has closed it at the end of the connection, and the kernel has dropped it. */
+		/* libpq has closed it at the end of the connection, and the kernel has removed it. */
 		c->read->active = 0;
 		c->write->active = 0;
 	} else if (ngx_del_conn) {
@@ -101,7 +101,7 @@ static void unwatch(gate_link *link)
 	if (c->write->posted) {
 		ngx_delete_posted_event(c->write);
 	}
-	/* Never ngx_close_connection: the descriptor is libpq's. */
+	/* Never ngx_close_connection: the descriptor belongs to libpq. */
 	ngx_free_connection(c);
 	c->fd = (ngx_socket_t)-1;
 }
@@ -131,8 +131,8 @@ static ngx_int_t set_event(ngx_event_t *event, ngx_int_t kind, bool wanted)
 }
 
 /*
- * Nothing is watched where nginx has no connection left or epoll no memory. The batcher's timeout
- * then ends what waits, and it connects again.
+ * Nothing is watched if nginx has no connection left or epoll no memory. The batcher's timeout then
+ * ends the waiting operations, and it connects again.
  */
 static void watch(void *context, int connection, int fd, bool read, bool write)
 {
@@ -174,9 +174,9 @@ static void timer(void *context, int64_t due_ms, bool idle)
 	if (due_ms == ONCE_NEVER) {
 		return;
 	}
-	/* A worker that ends stays for timers that cannot be cancelled, so a reload loses no report. */
+	/* An ending worker waits for timers that cannot be cancelled, so a reload loses no report. */
 	worker.timer.cancelable = idle;
-	/* Due may be as early as INT64_MIN, from which nothing can be subtracted. */
+	/* due_ms may be INT64_MIN, from which nothing can be subtracted. */
 	ngx_add_timer(&worker.timer, due_ms <= now ? 0 : (ngx_msec_t)(due_ms - now));
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_headers.c: headers of requests and answers: finding them, and an answer's headers
- * as the contract stores them. Which are stored is lib/http's decision (http_header_kept).
+ * as the contract stores them. lib/http decides which are stored (http_header_kept).
  */
 #include "ngx_http_once.h"
 
@@ -68,7 +68,7 @@ static ngx_int_t add_type(ngx_http_request_t *r, ngx_array_t *headers)
 	return add(headers, GATE_TEXT("Content-Type"), gate_text(value));
 }
 
-/* nginx's own files have only a time, which its header filter writes. */
+/* For its own files nginx has only a time, which its header filter writes. */
 static ngx_int_t add_modified(ngx_http_request_t *r, ngx_array_t *headers)
 {
 	ngx_str_t value = {.data = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"))};
@@ -92,7 +92,7 @@ static ngx_int_t collect(ngx_http_request_t *r, const ngx_array_t *list, ngx_arr
 	if (rc == NGX_OK && out->content_type.len > 0 && http_header_kept(GATE_TEXT("Content-Type"), allowed, count)) {
 		rc = add_type(r, headers);
 	}
-	/* The charset that the service gave nginx; gate_reply_head gives it again. */
+	/* The charset that nginx got from the service; gate_reply_head sets it again. */
 	if (rc == NGX_OK && out->override_charset != NULL && out->override_charset->len > 0) {
 		rc = add(headers, GATE_TEXT(GATE_CHARSET), gate_text(*out->override_charset));
 	}
@@ -108,8 +108,9 @@ static ngx_int_t collect(ngx_http_request_t *r, const ngx_array_t *list, ngx_arr
 }
 
 /*
- * nginx makes a redirect of its own absolute while it sends the header (ngx_http_header_filter), by
- * the request's Host among others. Done here, so that what is stored is what the client gets.
+ * nginx makes its own redirect absolute while it sends the header (ngx_http_header_filter), from
+ * the request's Host among others. Done here, so that the stored answer is the one that the client
+ * gets.
  */
 static ngx_int_t settle_location(ngx_http_request_t *r)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_module.c: the directives, how they are inherited, and where nginx calls the module.
- * docs/gateway.md describes each directive; a test holds the two together.
+ * docs/gateway.md describes each directive; a test compares the two.
  */
 #include "ngx_http_once.h"
 
@@ -40,7 +40,7 @@ static ngx_uint_t is_address(const char *host)
 	       ngx_inet_addr((u_char *)(uintptr_t)host, ngx_strlen(host)) != INADDR_NONE || ngx_strchr(host, ':') != NULL;
 }
 
-/* For a host name libpq asks the resolver at each connect, and all the worker's requests wait. */
+/* For a host name libpq calls the resolver at each connect, and all the worker's requests wait. */
 static void warn_of_names(ngx_conf_t *cf, const PQconninfoOption *options)
 {
 	const char *host = NULL, *address = NULL;
@@ -60,7 +60,7 @@ static void warn_of_names(ngx_conf_t *cf, const PQconninfoOption *options)
 	}
 }
 
-/* A connection string, or a file that holds one: a path that begins with a slash. */
+/* A connection string, or a file that contains one: a path that begins with a slash. */
 static char *read_conninfo(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *conninfo)
 {
 	u_char text[4096];
@@ -116,7 +116,7 @@ static char *set_database(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 	}
 	options = PQconninfoParse((const char *)main->conninfo.data, &fault);
 	if (options == NULL) {
-		/* The whole sentence may quote the string, and that may hold a password. */
+		/* The full message may quote the string, which may contain a password. */
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
 		                   "once_database: libpq cannot read this connection string%s: write keyword=value pairs or a "
 		                   "postgresql:// URI, or the absolute path of a file that holds one",
@@ -448,8 +448,8 @@ static void *create_location(ngx_conf_t *cf)
 }
 
 /*
- * The name, in lower case with '_', where the value is exactly one header; else empty. A key or a
- * tenant must come in one header line: the name is needed to count them.
+ * The name, in lower case with '_', if the value is exactly one header; else empty. A key or a
+ * tenant must come in one header line: the name is needed to count the lines.
  */
 static ngx_int_t find_header(ngx_conf_t *cf, const ngx_http_complex_value_t *value, ngx_str_t *header)
 {
@@ -484,7 +484,7 @@ static ngx_int_t find_header(ngx_conf_t *cf, const ngx_http_complex_value_t *val
 	return NGX_OK;
 }
 
-/* Locations of two servers may share a name: the server's first name, if any, comes in front. */
+/* Locations of two servers may share a name: the server's first name, if any, comes first. */
 static ngx_int_t name_scope(ngx_conf_t *cf, gate_location *conf, const ngx_http_core_loc_conf_t *core)
 {
 	ngx_http_core_srv_conf_t *server = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
@@ -559,16 +559,16 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 	if (name_scope(cf, conf, core) != NGX_OK) {
 		return NGX_CONF_ERROR;
 	}
-	/* if and limit_except are locations of their own that keep the outer one's handler. */
+	/* if and limit_except are separate locations that keep the outer one's handler. */
 	conf->serves = core->handler != NULL || (core->noname && prev->serves);
 	if (conf->mode == GATE_OFF || find_headers(cf, conf) != NGX_OK) {
 		return conf->mode == GATE_OFF ? NGX_CONF_OK : NGX_CONF_ERROR;
 	}
-	/* Without a content handler nothing runs here that could need protection. */
+	/* Without a content handler nothing runs here that needs protection. */
 	if (core->name.len == 0 || (!explicit && !conf->serves)) {
 		return NGX_CONF_OK;
 	}
-	/* Checked when all modules have merged what is inherited: some come after this one. */
+	/* Checked when all modules have merged inherited settings: some come after this one. */
 	place = ngx_array_push(&main->locations);
 	if (place == NULL) {
 		return NGX_CONF_ERROR;
@@ -604,7 +604,7 @@ static ngx_int_t hook(ngx_conf_t *cf)
 	if (gate_locations_check(cf, conf) != NGX_OK) {
 		return NGX_ERROR;
 	}
-	/* A replay needs the rights of its original. Strip before anything reads headers. */
+	/* A replay needs the same rights as its original. Strip headers before anything reads them. */
 	if (push_handler(core, NGX_HTTP_POST_READ_PHASE, gate_request_strip) != NGX_OK ||
 	    push_handler(core, NGX_HTTP_PRECONTENT_PHASE, gate_walk_phase) != NGX_OK ||
 	    gate_status_zone(cf, conf) != NGX_OK) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_reply.c: replies: what a client gets that is not the upstream's own answer. Stored
- * answers, and problem documents.
- * Called from the phases, and by the filters where another answer takes the place of a held one.
+ * ngx_http_once_reply.c: replies: answers to a client that are not the upstream's own. Stored
+ * answers, and problem documents. Called from the phases, and by the filters if another answer
+ * replaces a held one.
  */
 #include "ngx_http_once.h"
 
@@ -84,7 +84,7 @@ static gate_shared_answer *make_answer(const gate_shared_answer *from)
 	return made;
 }
 
-/* One that is larger than the limit goes alone. */
+/* An answer larger than the limit is sent alone. */
 static ngx_uint_t has_room(const gate_attempt *attempt, size_t bytes)
 {
 	const gate_main *conf = ngx_http_get_module_main_conf(attempt->r, ngx_http_once_module);
@@ -101,7 +101,7 @@ static ngx_int_t answer_start(gate_attempt *attempt, gate_shared_answer *wanted,
 		(*found)->references++;
 		return NGX_OK;
 	}
-	/* Headers are there twice: as they are stored, and read. */
+	/* Headers exist twice: as stored, and parsed. */
 	wanted->bytes = sizeof(*wanted) + wanted->body.length + 2 * ngx_strlen(wanted->text);
 	if (!has_room(attempt, wanted->bytes)) {
 		return NGX_BUSY;
@@ -200,7 +200,7 @@ ngx_int_t gate_reply_variables(ngx_conf_t *cf)
 	return request_id_index == NGX_ERROR ? NGX_ERROR : NGX_OK;
 }
 
-/* The access log's $request_id, read by its index: any other reading makes a new one. */
+/* The access log's $request_id, read by its index: any other way makes a new one. */
 static http_text find_request_id(ngx_http_request_t *r)
 {
 	ngx_http_variable_value_t *value = ngx_http_get_indexed_variable(r, (ngx_uint_t)request_id_index);
@@ -233,7 +233,7 @@ ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_ui
 
 /* ---- sending ---- */
 
-/* As nginx reads an upstream's: filters such as charset look at the parts. */
+/* As nginx parses an upstream's: filters such as charset use the parts. */
 static void set_type(ngx_http_request_t *r, http_text value)
 {
 	u_char *text = (u_char *)(uintptr_t)value.data, *end = text + value.length, *at;
@@ -258,7 +258,7 @@ static void set_type(ngx_http_request_t *r, http_text value)
 	}
 }
 
-/* There may be several: an array in older versions of nginx, a list of its own since 1.23. */
+/* There may be several: an array in older versions of nginx, a linked list since 1.23. */
 static ngx_int_t add_cache_control(ngx_http_request_t *r, ngx_table_elt_t *element)
 {
 #if (nginx_version >= 1023000)
@@ -325,7 +325,7 @@ static ngx_int_t set_header(ngx_http_request_t *r, const http_header *header)
 	return NGX_OK;
 }
 
-/* Statuses for which this nginx has no phrase (RFC 9110, section 15, and the registry). */
+/* Statuses without a phrase in this nginx (RFC 9110, section 15, and the registry). */
 static void set_status(ngx_http_request_t *r, ngx_uint_t status)
 {
 	static const struct {
@@ -401,7 +401,7 @@ ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply)
 		return NGX_ERROR;
 	}
 	ngx_http_clean_header(r);
-	/* which that leaves */
+	/* which that keeps */
 	ngx_memzero(&r->headers_out.cache_control, sizeof(r->headers_out.cache_control));
 	r->err_status = 0;
 	r->allow_ranges = 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_report.c: telling the contract how an attempt ended, and renewing its lease until
- * then. The answer is held until it is stored; if its client leaves, the report goes on alone.
- * lib/http decides what to report (http_decide_ending).
+ * ngx_http_once_report.c: reporting to the contract how an attempt ended, and renewing its lease
+ * until then. The answer is held until it is stored; if its client leaves, the report continues
+ * without it. lib/http decides what to report (http_decide_ending).
  */
 #include "ngx_http_once.h"
 #include "reasons.h"
 
 enum {
 	RETRY_MS = 250,
-	LIMIT_MS = 300 * 1000, /* for so long a report is tried again: the fence makes it safe */
+	LIMIT_MS = 300 * 1000, /* how long a report is retried: the fence makes it safe */
 	LIMIT_EXITING_MS = 30 * 1000
 };
 
@@ -68,7 +68,7 @@ void gate_lease_stop(gate_attempt *attempt)
 
 /* ---- the end ---- */
 
-/* Is the answer itself what is stored? */
+/* Is the answer itself stored? */
 static ngx_uint_t keeps_answer(const gate_attempt *attempt)
 {
 	return attempt->report.kind == HTTP_REPORT_COMPLETE || attempt->report.kind == HTTP_REPORT_FINAL;
@@ -79,7 +79,10 @@ static ngx_uint_t is_for_good(const gate_attempt *attempt)
 	return keeps_answer(attempt) || attempt->report.kind == HTTP_REPORT_TOO_LARGE;
 }
 
-/* Nobody is told what is for good and not stored, unless the location passes without a database. */
+/*
+ * A final answer that is not stored is not sent, unless the location passes requests without a
+ * database.
+ */
 static void replace_unstored(gate_attempt *attempt)
 {
 	if (!is_for_good(attempt) || attempt->policy.fails_open) {
@@ -102,7 +105,9 @@ static ngx_uint_t is_too_large(const once_answer *answer)
 	return type != NULL && ngx_strcmp(type, HTTP_RESULT_TOO_LARGE) == 0;
 }
 
-/* The report was refused, so what is stored is the answer: the service may have completed it. */
+/*
+ * The report was refused, so the stored outcome is the answer: the service may have completed it.
+ */
 static void take_answer(gate_attempt *attempt, const once_answer *answer)
 {
 	once_verdict verdict = answer == NULL ? ONCE_VERDICT_NONE : once_answer_verdict(answer);
@@ -116,7 +121,7 @@ static void take_answer(gate_attempt *attempt, const once_answer *answer)
 		return; /* too large to hold, and nearly all is sent: it ends as it began */
 	}
 	if (is_stored && is_too_large(answer)) {
-		/* The service kept none: this attempt's own is at hand, another's is not. */
+		/* The service stored no answer: this attempt has its own, but not another's. */
 		if (once_answer_fence(answer) != attempt->claim.fence || !has_answered(attempt)) {
 			(void)gate_reply_problem(attempt, HTTP_PROBLEM_TOO_LARGE, 0, NULL);
 			attempt->replaced = 1;
@@ -164,7 +169,7 @@ static void ask(gate_attempt *attempt)
 	}
 	if (once_batcher_peek(gate_batcher(), &attempt->intent, on_asked, attempt, &attempt->report.operation, &error) !=
 	    ONCE_OK) {
-		/* In a turn of its own: a filter may be on the stack. */
+		/* In a separate turn of the loop: a filter may be on the stack. */
 		attempt->report.operation = NULL;
 		gate_attempt_log(attempt, "ask_failed", error);
 		gate_event_init(&attempt->report.timer, on_unasked);
@@ -206,7 +211,7 @@ static void try_again(gate_attempt *attempt, const once_error *error)
 		gate_attempt_log(attempt, "report_failed", error);
 		gate_count_trouble(0);
 	}
-	/* In a turn of its own: a filter may be on the stack. */
+	/* In a separate turn of the loop: a filter may be on the stack. */
 	attempt->report.lost = error != NULL && !once_error_retriable(error) && once_error_code(error) != ONCE_DEADLINE &&
 	                       !once_error_outcome_unknown(error);
 	gate_event_init(&attempt->report.timer, on_retry);
@@ -215,9 +220,9 @@ static void try_again(gate_attempt *attempt, const once_error *error)
 }
 
 /*
- * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at
- * once. What may be a proxy's (502, 503, 504), or another gateway's answer, does not say that: the
- * service may still work.
+ * 0: none. With a doubt it means that the work has ended, so that a verify function is asked at
+ * once. An answer that may be a proxy's (502, 503, 504), or is another gateway's, does not mean
+ * that: the service may still be working.
  */
 static int status_of(const gate_attempt *attempt)
 {
@@ -230,8 +235,8 @@ static int status_of(const gate_attempt *attempt)
 }
 
 /*
- * Only of a first attempt is it certain that its fingerprint is the only one and its retention the
- * location's or the scope's.
+ * Only for a first attempt is it certain that its fingerprint is the only one and its retention
+ * that of the location or the scope.
  */
 static void cache_answer(const gate_attempt *attempt)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_request.c: a request until it can claim: headers that a client must not send are
- * taken out, the key and the tenant are found, the body is read and hashed. Each refusal here comes
- * before any look-up.
+ * ngx_http_once_request.c: a request until it can claim: removes headers that a client must not
+ * send, finds the key and the tenant, reads and hashes the body. Each refusal here comes before any
+ * look-up.
  */
 #include "ngx_http_once.h"
 
@@ -17,7 +17,9 @@ enum {
 
 /* ---- headers that a client must not send ---- */
 
-/* FastCGI and uwsgi turn '-' into '_', and applications more: any other character counts as '-'. */
+/*
+ * FastCGI and uwsgi turn '-' into '_', and applications do more: any other character counts as '-'.
+ */
 static ngx_uint_t is_reserved(const ngx_str_t *name)
 {
 	char folded[SHORT_NAME];
@@ -29,7 +31,7 @@ static ngx_uint_t is_reserved(const ngx_str_t *name)
 	return http_header_reserved(text);
 }
 
-/* nginx keeps pointers to the list's elements: they stay, and a new list leaves some out. */
+/* nginx keeps pointers to the list's elements: they stay, and a new list omits some. */
 static ngx_int_t strip(ngx_http_request_t *r)
 {
 	gate_headers at = {.part = &r->headers_in.headers.part};
@@ -82,7 +84,7 @@ static const char *terminated(ngx_pool_t *pool, const ngx_str_t *text)
 
 /* ---- key, tenant, scope ---- */
 
-/* How many header lines bear this name, as $http_name compares names. */
+/* How many header lines have this name, as $http_name compares names. */
 static ngx_uint_t count_lines(ngx_http_request_t *r, const ngx_str_t *name)
 {
 	gate_headers at = {.part = &r->headers_in.headers.part};
@@ -131,7 +133,7 @@ typedef struct found {
 	const char *detail;
 } found;
 
-/* As find_names says of the key alone. */
+/* Returns like find_names, for the key alone. */
 static ngx_int_t find_key(ngx_http_request_t *r, const gate_location *location, const ngx_str_t *value, found *names)
 {
 	once_error *error = NULL;
@@ -150,7 +152,7 @@ static ngx_int_t find_key(ngx_http_request_t *r, const gate_location *location, 
 	return code == ONCE_KEY_MALFORMED && names->detail != NULL ? NGX_ABORT : NGX_ERROR;
 }
 
-/* A server's error_page may lead here a request whose certificate was refused. */
+/* A server's error_page may lead a request here whose certificate was refused. */
 static ngx_uint_t is_refused_certificate(ngx_http_request_t *r)
 {
 	static const ngx_str_t failed = ngx_string("FAILED");
@@ -161,7 +163,7 @@ static ngx_uint_t is_refused_certificate(ngx_http_request_t *r)
 	       ngx_strncmp(value->data, failed.data, failed.len) == 0;
 }
 
-/* NGX_OK: *names is whole. NGX_DECLINED: no key. NGX_ABORT: refuse it. NGX_ERROR: no memory. */
+/* NGX_OK: *names is complete. NGX_DECLINED: no key. NGX_ABORT: refuse it. NGX_ERROR: no memory. */
 static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location, found *names)
 {
 	ngx_uint_t lines = 1;
@@ -205,7 +207,7 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 		if (names->tenant.len == 0 || (location->tenant_verified && is_refused_certificate(r))) {
 			return NGX_ABORT;
 		}
-		/* One may be the client's own: nginx would take the first, or both. */
+		/* One may be the client's: nginx would take the first, or both. */
 		if (location->tenant_header.len > 0 && count_lines(r, &location->tenant_header) > 1) {
 			names->detail = "The header that names the tenant came more than once.";
 			return NGX_ABORT;
@@ -219,8 +221,8 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 }
 
 /*
- * W3C Trace Context, section 3.2: several traceparents, or a malformed one, count as none. NULL:
- * none. The upstream gets what was sent, whatever it is.
+ * W3C Trace Context, section 3.2: several traceparents, or a malformed one, are ignored. NULL:
+ * none. The upstream gets them unchanged in any case.
  */
 static const ngx_str_t *find_trace(ngx_http_request_t *r)
 {
@@ -308,7 +310,7 @@ static once_code add(once_hash *hash, const void *data, size_t length, once_erro
 
 /*
  * Further variables follow the body, each before its length, so that no two requests have the same
- * bytes: read from the end, the lengths say where each begins.
+ * bytes: read from the end, the lengths tell where each begins.
  */
 static once_code add_values(const gate_request *request, once_error **error)
 {
@@ -329,7 +331,7 @@ static once_code add_values(const gate_request *request, once_error **error)
 	return code;
 }
 
-/* The collected body in canonical form, where it is JSON. */
+/* The collected body in canonical form, if it is JSON. */
 static once_code hash_canonical(gate_attempt *attempt, once_error **error)
 {
 	gate_bytes *whole = &attempt->request.whole_body;
@@ -352,7 +354,7 @@ static once_code hash_canonical(gate_attempt *attempt, once_error **error)
 	return code;
 }
 
-/* From memory or from the temporary file: to the hash, or to what is made canonical first. */
+/* From memory or from the temporary file: to the hash, or first to the canonical form. */
 static once_code take_piece(gate_request *request, const ngx_buf_t *buf, size_t length, once_error **error)
 {
 	static u_char page[PAGE_BYTES]; /* a worker has one thread */
@@ -370,7 +372,7 @@ static once_code take_piece(gate_request *request, const ngx_buf_t *buf, size_t 
 	                                                                                              : ONCE_NO_MEMORY;
 }
 
-/* For one turn of the loop: a large body takes several, and other requests go on in between. */
+/* For one turn of the loop: a large body takes several, and other requests continue in between. */
 static once_code hash_pieces(gate_request *request, once_error **error)
 {
 	size_t budget = TURN_BYTES;
@@ -423,7 +425,7 @@ static void hash_turn(gate_attempt *attempt)
 	once_code code = hash_pieces(request, &error);
 
 	if (code == ONCE_OK && request->piece != NULL) {
-		/* A worker that ends looks at timers only: this one says that a request is at work. */
+		/* An ending worker waits only for timers: this one shows that a request is at work. */
 		if (!request->guard.timer_set) {
 			gate_event_init(&request->guard, on_guard);
 			ngx_add_timer(&request->guard, GUARD_MS);
@@ -503,7 +505,7 @@ static void find_salt(gate_attempt *attempt)
 	once_error *error = NULL;
 
 	if (gate_batcher() == NULL) {
-		give_up(attempt, NULL); /* the worker ends, and with it what the look-up asked */
+		give_up(attempt, NULL); /* the worker ends, and the look-up with it */
 	} else if (once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		hash_start(attempt);
 	} else if (once_batcher_salt(gate_batcher(), attempt->intent.tenant, on_salt, attempt, &attempt->request.operation,
@@ -519,7 +521,7 @@ static void on_body(ngx_http_request_t *r)
 {
 	gate_attempt *attempt = gate_attempt_of(r);
 
-	/* Until the phases go on, only the client's leaving counts. */
+	/* Until the phases continue, only the client's leaving counts. */
 	r->write_event_handler = ngx_http_request_empty_handler;
 	r->read_event_handler = ngx_http_test_reading;
 	attempt->request.reading = 0;
@@ -536,8 +538,8 @@ static void on_body(ngx_http_request_t *r)
 }
 
 /*
- * Many HTTP/2 clients take an answer that overtakes their body for a broken stream. So a body is
- * read even where the request is refused already, within client_max_body_size.
+ * Many HTTP/2 clients treat an answer that overtakes their body as a broken stream. So a body is
+ * read even if the request is refused already, within client_max_body_size.
  */
 static ngx_uint_t must_read(const gate_attempt *attempt)
 {
@@ -572,8 +574,9 @@ ngx_int_t gate_request_read(gate_attempt *attempt)
 }
 
 /*
- * nginx refused the body, and an error page leads to a protected location; nothing else comes here
- * while a body is read. What there is of the body is not the request, so nothing may run with it.
+ * nginx refused the body, and an error page leads to a protected location; nothing else arrives
+ * here while a body is read. The received part of the body is not the request, so nothing may run
+ * with it.
  */
 ngx_int_t gate_request_refused(gate_attempt *attempt)
 {
@@ -581,7 +584,7 @@ ngx_int_t gate_request_refused(gate_attempt *attempt)
 
 	assert(attempt->request.reading);
 	if (attempt->request.refusal == 0) {
-		/* With "=" before its page, nginx no longer knows which status it was. */
+		/* With "=" before its page, nginx no longer knows the original status. */
 		attempt->request.refusal = status >= NGX_HTTP_BAD_REQUEST ? (ngx_int_t)status : NGX_HTTP_BAD_REQUEST;
 	}
 	return attempt->request.refusal;
@@ -622,8 +625,8 @@ static void refuse(gate_attempt *attempt, http_problem problem, const char *deta
 }
 
 /*
- * nginx has refused the body, dropped it or read a part of it alone, and an error page leads here:
- * what there is of it is not the request.
+ * nginx has refused the body, dropped it or read only a part of it, and an error page leads here:
+ * the received part is not the request.
  */
 static ngx_uint_t body_is_lost(const ngx_http_request_t *r)
 {
@@ -641,7 +644,10 @@ static ngx_uint_t body_is_lost(const ngx_http_request_t *r)
 	if (r->request_body != NULL || length == NULL) {
 		return 0;
 	}
-	/* What came with the header is dropped at once, and no longer counted; or it was never read. */
+	/*
+	 * The bytes that came with the header are dropped at once, and no longer counted; or the body
+	 * was never read.
+	 */
 	announced = ngx_atoof(length->value.data, length->value.len);
 	return announced != 0 && announced != r->headers_in.content_length_n;
 }
@@ -652,12 +658,12 @@ ngx_int_t gate_request_open(ngx_http_request_t *r, gate_location *location, gate
 	found names;
 	ngx_int_t rc;
 
-	/* A server's error_page leads here past the phase in which headers are taken out. */
+	/* A server's error_page leads here past the phase that removes headers. */
 	if (r->internal && gate_request_strip(r) != NGX_DECLINED) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
 	if (r->post_action) {
-		/* Its client has its answer already, and each retry would bring it again. */
+		/* Its client has its answer already, and each retry would add the header again. */
 		ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "once: post_action leads to a protected location: not run");
 		return NGX_HTTP_FORBIDDEN;
 	}

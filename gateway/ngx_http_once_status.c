@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_status.c: counters that all workers share, and the page that shows them
- * (once_status). What is counted and how it is written is lib/http's (metrics.c).
+ * (once_status). lib/http counts and writes them (metrics.c).
  */
 #include "ngx_http_once.h"
 #include "openmetrics.h"
@@ -134,7 +134,7 @@ void gate_count_cache(http_cache_event event)
 
 /* ---- the page ---- */
 
-/* What the request's Accept header asks for, if it has one. */
+/* The format that the request's Accept header asks for, if it has one. */
 static http_text accepted(ngx_http_request_t *r)
 {
 	static ngx_str_t name = ngx_string("http_accept");
@@ -158,7 +158,7 @@ static void free_text(void *text)
 	free(text);
 }
 
-/* Its text stays where it is until the request is over. */
+/* Its text stays in place until the request is over. */
 static ngx_int_t send_page(ngx_http_request_t *r, ngx_uint_t status, const char *type, char *text, size_t length)
 {
 	ngx_http_complex_value_t page = {.value = {.len = length, .data = (u_char *)text}};
@@ -167,7 +167,10 @@ static ngx_int_t send_page(ngx_http_request_t *r, ngx_uint_t status, const char 
 	return ngx_http_send_response(r, status, &content_type, &page);
 }
 
-/* Does this worker have the database? Answered from memory: cheap, and right when that is away. */
+/*
+ * Is this worker connected to the database? Answered from memory: cheap, and right if the database
+ * is away.
+ */
 ngx_int_t gate_ready_handler(ngx_http_request_t *r)
 {
 	static char ready[] = "{\"ready\": true}\n",

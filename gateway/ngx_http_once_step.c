@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_step.c: what happens to the request: it runs, waits, passes, gets a stored answer
- * or a problem. It alone sets an attempt's step and problem. Which step a verdict means is
- * lib/http's decision (http_decide_claim).
+ * or a problem. Only this file sets an attempt's step and problem. lib/http decides which step a
+ * verdict means (http_decide_claim).
  */
 #include "ngx_http_once.h"
 
@@ -20,7 +20,7 @@ void gate_step_refuse(gate_attempt *attempt, http_problem problem, const char *d
 	gate_count_step(attempt->intent.scope, HTTP_REFUSE, problem);
 }
 
-/* What the server said of its own troubles is no client's business. */
+/* A client must not see the server's message about its own troubles. */
 static const char *reason_of(http_problem problem, const once_error *error)
 {
 	return http_problem_status(problem) == NGX_HTTP_BAD_REQUEST ? once_error_message(error) : NULL;
@@ -46,7 +46,7 @@ void gate_step_failed(gate_attempt *attempt, const once_error *error)
 	}
 }
 
-/* ---- by what the contract said ---- */
+/* ---- by the contract's answer ---- */
 
 /* Most libraries draw a new boundary for each body, so a retry is another request by accident. */
 static ngx_uint_t is_multipart(const ngx_http_request_t *r)
@@ -56,7 +56,7 @@ static ngx_uint_t is_multipart(const ngx_http_request_t *r)
 	return type != NULL && type->value.len >= 10 && ngx_strncasecmp(type->value.data, (u_char *)"multipart/", 10) == 0;
 }
 
-/* What the problem alone does not tell; text has room for DOUBT_BYTES. */
+/* Details that the problem does not give; text has room for DOUBT_BYTES. */
 static const char *detail_of(const gate_attempt *attempt, const once_answer *answer, char *text)
 {
 	int status = answer == NULL ? 0 : once_answer_response_status(answer);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_target.c: the target of a request in its fingerprint: its Host, then path and
- * query; and the target of the request that an answer's Location leads to.
+ * query; and the target of the request to which an answer's Location leads.
  */
 #include "ngx_http_once.h"
 
 /*
- * The authority of an absolute target counts more than the Host header (RFC 9112, section 3.2.2),
- * and nginx has chosen the server by it. HTTP/2's :authority is a Host header here.
+ * The authority of an absolute target takes precedence over the Host header (RFC 9112, section
+ * 3.2.2), and nginx has chosen the server by it. HTTP/2's :authority is a Host header here.
  */
 static http_text find_host(ngx_http_request_t *r)
 {
 	u_char *end = r->host_end;
 
 	if (r->host_start != NULL && end != NULL) {
-		/* Not port_end: it stays behind when nginx moves the line to a larger buffer. */
+		/* Not port_end: nginx does not update it when it moves the line to a larger buffer. */
 		if (r->http_version < NGX_HTTP_VERSION_20 && *end == ':') {
 			for (end++; isdigit(*end); end++) {
 				/* up to the path */
@@ -28,7 +28,7 @@ static http_text find_host(ngx_http_request_t *r)
 	return (http_text){.data = "", .length = 0};
 }
 
-/* In lower case, as names of hosts mean the same in both. */
+/* In lower case, since host names are case-insensitive. */
 static const char *join(ngx_http_request_t *r, ngx_uint_t print, http_text host, http_text target)
 {
 	size_t host_bytes = print & GATE_PRINT_HOST ? host.length : 0;
@@ -57,9 +57,9 @@ static const ngx_str_t *find_location(ngx_http_request_t *r)
 }
 
 /*
- * A client that follows sends the same request there with the same key. The contract must know
- * beforehand that it is the same intent. Where that is not certain, it is another request and gets
- * 422.
+ * A client that follows sends the same request to that target with the same key. The contract must
+ * know beforehand that it is the same intent. If that is not certain, it is another request and
+ * gets 422.
  */
 void gate_target_redirected(gate_attempt *attempt, ngx_http_request_t *r)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_variables.c: what logs, traces and maps can read of an attempt. Empty where there
- * is none.
+ * ngx_http_once_variables.c: variables of an attempt for logs, traces and maps. Empty without an
+ * attempt.
  */
 #include "ngx_http_once.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_walk.c: the walk of an attempt from its request to its end. It alone changes the
- * stage and knows all the parts. nginx enters by the phase and the content handler; the parts tell
- * how they ended (gate_event).
+ * ngx_http_once_walk.c: the walk of an attempt from its request to its end. Only this file changes
+ * the stage and knows all the parts. nginx enters by the phase and the content handler; the parts
+ * report how they ended (gate_event).
  */
 #include "ngx_http_once.h"
 
@@ -14,7 +14,7 @@ static void move(gate_attempt *attempt, gate_stage from, gate_stage to)
 	attempt->stage = to;
 }
 
-/* ---- in nginx's phase: a request comes, and later what was decided happens ---- */
+/* ---- in nginx's phase: a request arrives, and later the decision is carried out ---- */
 
 static ngx_int_t run(ngx_http_request_t *r)
 {
@@ -37,7 +37,7 @@ static ngx_int_t carry_out(ngx_http_request_t *r, gate_attempt *attempt)
 {
 	switch (attempt->step) {
 	case HTTP_RUN:
-		if (r->content_handler != NULL) { /* else try_files or the like leads on to one */
+		if (r->content_handler != NULL) { /* else try_files or similar leads to one */
 			attempt->content = r->content_handler;
 			r->content_handler = run;
 		}
@@ -86,7 +86,7 @@ ngx_int_t gate_walk_phase(ngx_http_request_t *r)
 		}
 		return NGX_AGAIN;
 	case GATE_CLAIM:
-		return NGX_AGAIN; /* a stray event: what is under way goes on */
+		return NGX_AGAIN; /* a stray event: continue */
 	case GATE_DECIDED:
 		return carry_out(r, attempt);
 	case GATE_ANSWER:
@@ -109,13 +109,13 @@ static void resume(gate_attempt *attempt)
 	r->read_event_handler = ngx_http_block_reading;
 	r->write_event_handler = ngx_http_core_run_phases;
 	ngx_http_core_run_phases(r);
-	/* A terminated request is freed there, but not while a phase on the stack has it. */
+	/* A terminated request is freed there, but not while a phase on the stack uses it. */
 	if (!nested) {
 		ngx_http_run_posted_requests(c);
 	}
 }
 
-/* Frees it where nobody knows it any more. */
+/* Frees it if nothing refers to it. */
 static void settle(gate_attempt *attempt)
 {
 	if (attempt->r != NULL || attempt->claim.operation != NULL || attempt->report.operation != NULL ||
@@ -128,7 +128,7 @@ static void settle(gate_attempt *attempt)
 	gate_attempt_free(attempt);
 }
 
-/* A decision that nobody waits for. */
+/* A decision without a waiting request. */
 static void drop(gate_attempt *attempt)
 {
 	attempt->stage = GATE_DONE;
@@ -140,7 +140,10 @@ static void drop(gate_attempt *attempt)
 	}
 }
 
-/* nginx frees the request: it is over, or its client left. What was sent is reported without it. */
+/*
+ * nginx frees the request: it is over, or its client left. An outcome of a sent request is reported
+ * without it.
+ */
 static void leave(gate_attempt *attempt)
 {
 	gate_answer_stop(attempt, attempt->r);
