@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* bytes.h: a growing run of bytes with a maximum. Zero-initialise it with
- * its maximum; free it with bytes_free. */
+/*
+ * bytes.h: a growing byte buffer with a maximum. Zero-initialise it with its maximum; free it with
+ * bytes_free.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -13,9 +15,11 @@ typedef struct bytes {
 	size_t bytes_max; /* never grows beyond */
 } bytes;
 
-/* False, and nothing appended, where it would pass the maximum. */
+/* False, and nothing is appended, if it would exceed the maximum. */
 bool bytes_append(bytes *bytes, const void *data, size_t length);
 void bytes_free(bytes *bytes);
-/* Reads a file, or standard input for "-". 0, EFBIG where it is larger
- * than the maximum, or another errno. */
+/*
+ * Reads a file, or standard input for "-". 0, EFBIG if it is larger than the maximum, or another
+ * errno.
+ */
 int bytes_read_file(bytes *bytes, const char *path);

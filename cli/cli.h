@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli.h: what every file of the command shares: the shape of the tables of commands
- * (commands.c) and options (option_table.c), a parsed command line (options.c), and the
- * ways to speak to the caller (report.c).
+ * cli.h: declarations shared by all files of the command: the tables of commands (commands.c) and
+ * options (option_table.c), a parsed command line (options.c), and the functions for output
+ * (report.c).
  */
 #pragma once
 
@@ -139,9 +139,9 @@ typedef struct cli_option {
 	const char *name; /* without the dashes */
 	char letter;      /* 0: no short form */
 	option_kind kind;
-	const char *argument; /* how help calls the value; NULL for a flag */
-	const char *choices;  /* of --state: the command's own */
-	int64_t minimum;      /* of numbers, durations (ms) and bytes */
+	const char *argument; /* the value's name in help; NULL for a flag */
+	const char *choices;  /* for --state: the command's own */
+	int64_t minimum;      /* for numbers, durations (ms) and bytes */
 	int64_t maximum;
 	const char *help;
 } cli_option;
@@ -166,14 +166,14 @@ typedef struct cli_command {
 	const char *name;
 	const char *summary; /* one line */
 	const char *usage;   /* what follows "pgonce NAME" */
-	/* paragraphs; a line that starts with two spaces is an example, shown as it is */
+	/* paragraphs; a line that starts with two spaces is an example, shown unchanged */
 	const char *const *about;
 	const option_use *uses;
 	int use_count;
-	const char *states;       /* what --state may be, separated by '|'; NULL: no such option */
-	const char *unknown_hint; /* where to write what has no option; NULL: pgonce help NAME */
+	const char *states;       /* the values of --state, separated by '|'; NULL: no such option */
+	const char *unknown_hint; /* the place for other settings; NULL: pgonce help NAME */
 	operand_rule operands;
-	const int *exits;                             /* codes besides 0, 1 and 2; ends with 0 */
+	const int *exits;                             /* codes other than 0, 1 and 2; ends with 0 */
 	int (*run)(const cli_invocation *invocation); /* NULL: cli_help, which reads this table */
 } cli_command;
 
@@ -181,10 +181,10 @@ extern const cli_command cli_commands[];
 extern const int cli_command_count;
 
 const cli_command *cli_find_command(const char *name);
-/* The command that a mistyped word was probably meant to be; NULL where none is near. */
+/* The command that a mistyped word probably means; NULL if none is close. */
 const char *cli_nearest_command(const char *word);
 
-/* A parsed command line. Of an option that is not given, the text is NULL and the number 0. */
+/* A parsed command line. For an option that is not given, the text is NULL and the number 0. */
 struct cli_invocation {
 	const cli_command *command;
 	bool given[OPTION_COUNT];
@@ -195,25 +195,29 @@ struct cli_invocation {
 };
 
 /* options.c */
-/* argv starts at the command's name. CLI_OK, or CLI_USAGE after saying what is wrong. */
+/* argv starts at the command's name. CLI_OK, or CLI_USAGE after an error message. */
 int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation *invocation);
-/* Of an option, or what holds without it. */
+/* The option's value, or its default. */
 const char *cli_text(const cli_invocation *invocation, option_id id, const char *standard);
 int64_t cli_number(const cli_invocation *invocation, option_id id, int64_t standard);
 once_intent cli_intent(const cli_invocation *invocation);
-/* TYPE:ID of an option that is given. CLI_OK, with *type (free it) and *result, which points into
- * the option, or CLI_USAGE after saying what is wrong. */
+/*
+ * TYPE:ID of a given option. CLI_OK, with *type (free it) and *result, which points into the
+ * option, or CLI_USAGE after an error message.
+ */
 int cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type, const char **result);
 
 /* option_table.c */
-/* What a KIND_CHOICE may be with this command; NULL of other kinds. */
+/* The choices of a KIND_CHOICE for this command; NULL for other kinds. */
 const char *cli_choices(const cli_command *command, option_id id);
 
-/* report.c: messages for people go to stderr, one line each; with
- * --json they are one JSON object each. */
+/*
+ * report.c: messages for people go to stderr, one line each; with --json they are one JSON object
+ * each.
+ */
 typedef struct cli_problem {
 	int exit_code;
-	const char *sqlstate; /* "" or NULL where there is none; so all below */
+	const char *sqlstate; /* "" or NULL if there is none; also below */
 	const char *message;
 	const char *detail; /* names the intent */
 	const char *hint;
@@ -231,7 +235,10 @@ void cli_print_json(json_t *json); /* to stdout, indented; takes the reference *
 int cli_exit_of_code(once_code code);
 /* "tenant='' scope='jobs' key='a'", for messages that do not come from the server; free it. */
 char *cli_intent_text(const once_intent *intent);
-/* text.c: text, to be freed, and zeroed memory. Never NULL: out of memory, the command ends. */
+/*
+ * text.c: text, which the caller frees, and zeroed memory. Never NULL: out of memory, the command
+ * ends.
+ */
 __attribute__((format(printf, 1, 2))) char *cli_format(const char *format, ...);
 __attribute__((format(printf, 2, 3))) void cli_append(char **text, const char *format, ...);
 __attribute__((format(printf, 1, 0))) char *cli_format_list(const char *format, va_list arguments);

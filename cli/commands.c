@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * commands.c: the command table: every command and exit code, as data. With the options
- * (option_table.c) it is all that parsing (options.c), help, man pages and
- * docs/command.md (help.c) are made from.
+ * commands.c: the command table: every command and exit code, as data. Parsing (options.c), help,
+ * man pages and docs/command.md (help.c) are made only from this table and the options
+ * (option_table.c).
  */
 #include <string.h>
 
@@ -26,12 +26,12 @@ const exit_code exit_codes[] = {
     EXIT(CLI_IN_DOUBT, "12", "the intent is in doubt (P4031): decide with pgonce resolve"),
     EXIT(CLI_MISMATCH, "13", "the key was first used with another command or input (P4002)"),
     EXIT(CLI_EXPIRED, "14", "the key is older than its retention (P4041); nothing was run"),
-    EXIT(CLI_LEASE_LOST, "15", "the lease was lost: CMD got SIGTERM, and its outcome is not recorded"),
+    EXIT(CLI_LEASE_LOST, "15", "the lease was lost: CMD got SIGTERM, and its outcome is not stored"),
     EXIT(CLI_OUTCOME_UNKNOWN, "16",
-         "CMD ended, but its outcome could not be recorded: the next attempt may run it again"),
+         "CMD ended, but its outcome could not be stored: the next attempt may run it again"),
     EXIT(CLI_OUTPUT_LOST, "17",
-         "CMD has ended and its outcome is stored, but its output could not be written (a full disk): call again for "
-         "it"),
+         "CMD has ended and its outcome is stored, but its output could not be written (a full disk): run it again to "
+         "get it"),
     EXIT(CLI_NOT_EXECUTABLE, "126", "CMD cannot be executed; the claim was released"),
     EXIT(CLI_COMMAND_NOT_FOUND, "127", "CMD was not found; the claim was released"),
     EXIT(CLI_SIGNAL_BASE, "128+n", "CMD was killed by signal n"),
@@ -59,11 +59,11 @@ EXITS(init_exits, CLI_NO_SERVER, CLI_CONTRACT);
 ABOUT(dev_about,
       "Starts a private PostgreSQL in DIR with the contract in database \"app\". Only its owner and root can reach it, "
       "by a unix socket in DIR/run: it has no port and no password. Data is kept between runs. The command stays in "
-      "the foreground, and Ctrl-C stops the server. A server that still runs is used as it is.",
-      "It prints the lines to type next, among them how to put a gateway in front of your service.",
+      "the foreground, and Ctrl-C stops the server. A server that is already running is used.",
+      "It prints the commands to type next, including one that puts a gateway in front of your service.",
       "Server programs come from PGONCE_PG_BINDIR, else from pg_config --bindir, else from the newest installed "
       "package (/usr/lib/postgresql/*/bin on Debian). They need not be in PATH. PostgreSQL does not run as root. "
-      "Started by root, it runs as user postgres, else nobody. Where that user cannot reach DIR, the data lives in "
+      "Started by root, it runs as user postgres, else nobody. If that user cannot reach DIR, the data lives in "
       "/var/tmp, with a link from DIR.",
       "  pgonce dev", "  pgonce dev --detach", "  pgonce dev --stop");
 USES(dev_uses, {OPTION_DIR, false}, {OPTION_DETACH, false}, {OPTION_STOP, false}, {OPTION_CHECK, false},
@@ -79,20 +79,21 @@ ABOUT(run_about,
       "CMD and everything it started get SIGTERM, and SIGKILL ten seconds later. Its outcome is then unknown: once the "
       "lease has passed, the next call finds the intent in doubt (12). It lists the processes that still run on this "
       "host, and runs nothing until pgonce resolve has decided; with --on-stale takeover it runs CMD again. If the "
-      "lease is lost, CMD gets SIGTERM and its outcome is not recorded (15). If the database is unreachable when CMD "
+      "lease is lost, CMD gets SIGTERM and its outcome is not stored (15). If the database is unreachable when CMD "
       "ends, pgonce retries until three leases have passed since the last renewal. Then it reports an unknown outcome "
       "(16), and the next call finds the intent in doubt.",
       "A CMD that fails (an exit status other than 0, or a signal) has failed for good, and later calls replay the "
-      "failure: only CMD knows whether half of its effect happened. Give --retry-failed where CMD may safely run again "
+      "failure: only CMD knows whether half of its effect happened. Pass --retry-failed if CMD can safely run again "
       "after a failure; the next call then runs it again.",
       "The fingerprint covers CMD and its arguments, each length-prefixed, and the content of --input. The environment "
       "and the working directory are not part of it. The same key with another fingerprint is a mismatch (13).",
       "HUP, INT, QUIT, TERM, USR1 and USR2 are passed on to CMD. Its environment has PGONCE_TENANT, PGONCE_SCOPE, "
       "PGONCE_KEY, PGONCE_FENCE and PGONCE_ATTEMPT. TRACEPARENT is the trace of this call; PGONCE_TRACEPARENT is that "
-      "of the intent's first attempt, which pgonce find looks for.",
+      "of the intent's first attempt; pgonce find finds the intent by it.",
       "After CMD has ended, its children have one second to write their last output. Exit status 17 means that output "
       "could not be written, in a first call or a replay: CMD has run, and another call prints it again. A reader that "
-      "goes away (a closed pipe) is no failure. The exit status is CMD's own, whether it ran or is replayed. The codes "
+      "goes away (a closed pipe) is not a failure. The exit status is CMD's own, whether it ran or is replayed. The "
+      "codes "
       "below are pgonce's, and come with a line on stderr that starts with \"pgonce run:\".",
       "Outcomes are stored as content type application/vnd.pgonce.run.v1: chunks of {1 byte kind, 4 bytes length, "
       "big-endian, data}. Kinds: 'o' and 'e', bytes of standard output and error, in order; 't', output too large, not "
@@ -107,23 +108,23 @@ EXITS(run_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_ACTIVE, CLI_IN_DO
       CLI_LEASE_LOST, CLI_OUTCOME_UNKNOWN, CLI_OUTPUT_LOST, CLI_NOT_EXECUTABLE, CLI_COMMAND_NOT_FOUND, CLI_SIGNAL_BASE);
 
 ABOUT(show_about,
-      "Tells the story of one intent: its state, attempts, owner, lease and outcome. A body is shown as text, or as "
+      "Prints the story of one intent: its state, attempts, owner, lease and outcome. A body is shown as text, or as "
       "the beginning of a hex dump. The timeline has its creation, each takeover, doubts, who decided what and why "
       "(operators, "
-      "verify functions, the keeper), and its outcome. Its events follow, with what each relay has done with them. "
-      "Times are the database's. --json prints the whole document of once.story.",
+      "verify functions, the keeper), and its outcome. Its events follow, with their state at each relay. Times are "
+      "the database's. --json prints the complete document of once.story.",
       "  pgonce show --scope invoices --key 2026-01");
 USES(show_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
 EXITS(show_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(find_about,
-      "Finds intents by their marks, newest first: what they made (--result), the event they emitted, their trace, who "
-      "ran them, where and when. An intent must have all the marks that are given. A customer says \"I was charged "
-      "twice\": ask for the charge, the order or the customer's trace, and see how many intents there were. Two "
-      "intents: the caller used two keys. One: pgonce show tells what each attempt did.",
-      "Results are printed as they come, in little memory whatever --limit is. If the connection is lost meanwhile, "
-      "the exit status is 3 and the JSON has no end.",
+      "Finds intents, newest first, by their result (--result), an event they emitted, their trace, their owner, "
+      "tenant, scope and time. An intent must match all given options. If a customer says \"I was charged twice\", "
+      "search for the charge, the order or the customer's trace, and see how many intents there were. Two intents: the "
+      "caller used two keys. One: pgonce show prints what each attempt did.",
+      "Results are printed as they arrive, so a large --limit needs little memory. If the connection is lost "
+      "meanwhile, the exit status is 3 and the JSON is incomplete.",
       "  pgonce find --result charge:ch_17", "  pgonce find --scope payments --tenant acme --since 2h",
       "  pgonce find --trace 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
 USES(find_uses, {OPTION_RESULT, false}, {OPTION_RESULT_ID, false}, {OPTION_EVENT, false}, {OPTION_TRACE, false},
@@ -132,17 +133,17 @@ USES(find_uses, {OPTION_RESULT, false}, {OPTION_RESULT_ID, false}, {OPTION_EVENT
 EXITS(find_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(stuck_about,
-      "Lists what does not finish: stale intents (their lease has passed and nothing was reported), attempts that run "
-      "unusually long, and intents that were retried often. It counts parked events and messages. Each comes with what "
-      "to type next. Changes nothing.",
+      "Lists intents that do not finish: stale intents (their lease has passed and nothing was reported), attempts "
+      "that run unusually long, and intents that were retried often. It counts parked events and messages. Each comes "
+      "with the next command. Changes nothing.",
       "  pgonce stuck", "  pgonce stuck --scope payments --longer-than 1m");
 USES(stuck_uses, {OPTION_SCOPE, false}, {OPTION_TENANT, false}, {OPTION_LONGER_THAN, false}, {OPTION_TAKE, false},
      {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(stuck_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(in_doubt_about,
-      "Lists the intents with unknown outcome, oldest first, with what to type next. Nothing of them runs until they "
-      "are decided. Changes nothing.",
+      "Lists the intents with unknown outcome, oldest first, with the next command. They do not run until they are "
+      "decided. Changes nothing.",
       "  pgonce in-doubt");
 USES(in_doubt_uses, {OPTION_SCOPE, false}, {OPTION_TENANT, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
@@ -152,13 +153,13 @@ ABOUT(resolve_about,
       "Decides an intent that is in doubt, stale (its lease has passed) or failed retryably, once you have found out "
       "whether its effect happened. It raises the fence, so that the old attempt can no longer report. The decision is "
       "recorded with who, when and why.",
-      "It does not guess. Without --as it tells the story, asks the scope's verify function if there is one, says "
-      "which decision fits, and changes nothing (2). With --dry-run it shows the intent before and after, and what "
-      "would follow. At a terminal it asks for a missing reason.",
+      "It does not guess. Without --as it prints the story, asks the scope's verify function if there is one, says "
+      "which decision fits, and changes nothing (2). With --dry-run it shows the intent before and after, and what the "
+      "next attempt would get. At a terminal it asks for a missing reason.",
       "After an outage, --all decides all intents of the scope that are in doubt, narrowed by --tenant, --error-code, "
       "--since and --until. With --dry-run it counts them and changes nothing. Each transaction is short, and decides "
-      "a few. An intent that somebody else decides, or that is just being reported, is skipped and counted; the exit "
-      "code is then 12. If it was interrupted, or skipped some, start it again.",
+      "a few. An intent that another operator decides, or whose attempt is reporting at that moment, is skipped and "
+      "counted; the exit code is then 12. If the command was interrupted, or skipped some, run it again.",
       "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 \\\n"
       "      --body answer.json --headers '{\"Content-Type\": \"application/json\"}' --result charge:17",
       "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'",
@@ -171,27 +172,26 @@ USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, false}, {OPTION_ALL, false
 EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(recover_about,
-      "Goes through the stale intents, whose attempt let its lease pass, and judges each by its scope's policy and "
+      "Goes through the stale intents (their lease passed without a report), and judges each by its scope's policy and "
       "verify function. An intent has succeeded, can be retried, is in doubt, or is given up because its attempts are "
-      "used up. Prints each decision with its reason, and counts. Each transaction is short; interrupt it anywhere, "
-      "and start it again. pgonce keep does the same all the time.",
+      "used up. Prints each decision with its reason, and counts. Each transaction is short; you can interrupt it at "
+      "any time, and run it again. pgonce keep does the same continuously.",
       "With --in-doubt it goes through the intents in doubt instead, and asks the scope's verify function. If the "
       "effect happened, the intent has succeeded, with the answer that the function gives. If it did not, the intent "
-      "may run again. If the function does not know, nothing changes. The keeper does not do this: it would ask such a "
-      "function for ever.",
-      "Exits with 12 if it left an intent in doubt: pgonce in-doubt lists what to decide.",
-      "  pgonce recover --dry-run", "  pgonce recover --scope payments", "  pgonce recover --in-doubt");
+      "may run again. If the function does not know, nothing changes. The keeper does not do this: it would ask a "
+      "function that does not know again and again.",
+      "Exits with 12 if it left an intent in doubt: pgonce in-doubt lists them.", "  pgonce recover --dry-run",
+      "  pgonce recover --scope payments", "  pgonce recover --in-doubt");
 USES(recover_uses, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_SCOPE, false}, {OPTION_TENANT, false},
      {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(
     top_about,
-    "Prints what the contract does at this moment: how many attempts in the database were new, replayed, refused "
+    "Prints the contract's current activity: how many attempts in the database were new, replayed, refused "
     "because another is running, failed, or a mismatch, since the counters began; for each scope how many intents run, "
     "are stale and in doubt; the attempts that run longest (LEASE below zero: stale).",
-    "It also prints what relays have still to deliver, the largest partitions, and when the keeper last succeeded. It "
-    "reads only.",
+    "It also prints the relays' backlogs, the largest partitions, and when the keeper last succeeded. It reads only.",
     "  pgonce top", "  watch pgonce top", "  pgonce top --json");
 USES(top_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
@@ -199,20 +199,20 @@ EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
 ABOUT(doctor_about,
       "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
       "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
-      "what holds back cleaning (transactions, "
-      "slots, standbys), the keeper, relays, slots that count as relays, consumers, and keys that look wrong (new for "
+      "what holds back vacuum (transactions, slots, standbys), the keeper, relays, slots that count as relays, "
+      "consumers, and keys that look wrong (new for "
       "each attempt, or too coarse). Changes nothing.",
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
-      "are skipped: the owner of the contract, with pg_monitor, sees everything. So are those for which a keeper would "
-      "have to count first.",
+      "are skipped: the owner of the contract, with pg_monitor, sees everything. Checks that need a keeper's counts "
+      "are skipped until it has counted.",
       "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
 USES(doctor_uses, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(doctor_exits, CLI_NO_SERVER);
 
 ABOUT(plan_about,
-      "Estimates what a rate of intents needs: rows and bytes per day and in all, WAL, the index that should stay in "
+      "Estimates what a rate of intents needs: rows and bytes per day and in total, WAL, the index that should stay in "
       "memory, partitions, and what a longer retention costs. The estimate comes from PostgreSQL's page layout, and a "
-      "test holds it to within 15% of measured tables. It connects to nothing.",
+      "test keeps it within 15% of measured tables. It connects to nothing.",
       "  pgonce plan --rate 10000 --retention 7d --body-bytes 2kB",
       "  pgonce plan --rate 500 --retention 30d --body-bytes 600 --header-bytes 120 --key-form uuidv4 --leased");
 USES(plan_uses, {OPTION_RATE, true}, {OPTION_RETENTION, false}, {OPTION_BODY_BYTES, false},
@@ -221,15 +221,14 @@ USES(plan_uses, {OPTION_RATE, true}, {OPTION_RETENTION, false}, {OPTION_BODY_BYT
      {OPTION_SAME_TRANSACTION, false}, {OPTION_JSON, false});
 EXITS(plan_exits, 0);
 
-ABOUT(version_about,
-      "Prints the versions of the command, of the contract that it speaks, and of libpq. If a database is named "
-      "(--dsn, or PGHOST and the like), it prints those of the server and of its contract too.");
+ABOUT(version_about, "Prints the versions of the command, of its contract, and of libpq. If a database is named "
+                     "(--dsn, or PGHOST and the like), it prints those of the server and of its contract too.");
 USES(version_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(version_exits, CLI_NO_SERVER);
 
 ABOUT(
     gateway_about,
-    "Makes a service that knows nothing of idempotency safe to retry: runs nginx with pgonce's module in front of "
+    "Makes a service without idempotency support safe to retry: runs nginx with pgonce's module in front of "
     "it, in the foreground. A POST or PATCH with a key runs once. Every retry gets the stored answer, byte for byte, "
     "marked Idempotency-Replayed: true. Without --required, a request without a key passes unprotected. "
     "docs/gateway.md has the rules.",
@@ -237,9 +236,9 @@ ABOUT(
     "For everything else (TLS, authentication, limits, waiting, the lease, more workers or services) there are nginx's "
     "directives. Print the configuration into a file, edit it, write the connection string into the file that "
     "once_database names, and run nginx on it: nginx -c FILE.",
-    "Its workers connect as libpq's environment, service file and password file say here, and --dsn before these. "
-    "Started by root they are another user (--user), who must be able to reach the database, and who gets a copy of "
-    "root's password file; HUP makes it anew.",
+    "Its workers connect with --dsn and with libpq's environment, service file and password file as found here; --dsn "
+    "comes first. If root starts it, the workers run as another user (--user), who must be able to reach the database, "
+    "and who gets a copy of root's password file; HUP makes a new copy.",
     "The contract must be in the database (pgonce init). Without the database the gateway starts closed, and answers "
     "503 until the database is back. /once/ready answers 200 or 503. The access log, with a verdict for each request, "
     "goes to standard output, and nginx's messages go to standard error. /once/status, for this machine only, counts "
@@ -256,41 +255,42 @@ USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_SCOP
      {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_DIR, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
-ABOUT(keep_about,
-      "Keeps the database in order. It makes the partitions of the coming days, retires passed days, moves what must "
-      "outlive them to the archive, and deletes what has expired. It recovers stale intents by their scope's policy, "
-      "and drops days of the outbox that every relay has passed. It works in rounds of short steps, with pauses "
-      "between them. A step that fails is noted and tried again, and holds up no other.",
-      "One keeper works at a time, by a lease in the database; others stand by and take over. It can be killed at any "
-      "moment: the next one goes on. It works through a pooler in transaction mode. The role needs once_keeper. A role "
-      "that is also a member of the contract's owner detaches partitions CONCURRENTLY; others take a short exclusive "
-      "lock.",
-      "--metrics serves the database's figures (attempts by their answer, stale intents and doubts by scope, backlogs, "
-      "sizes, days "
-      "ahead, how the steps fared) "
-      "and the process's own. INT and TERM stop it at once and return the lease. A killed keeper holds it for three "
-      "times --interval, at least a minute (once.keeper_lease). HUP makes it connect again after the running round, "
-      "which reads libpq's files (services, passwords, certificates) again; its options stay. With --once it exits "
-      "with 11 if another keeper is at work.",
-      "  pgonce keep --metrics 127.0.0.1:9187", "  pgonce keep --once");
+ABOUT(
+    keep_about,
+    "Keeps the database in order. It makes the partitions of the coming days, retires passed days, moves rows that "
+    "outlive them to the archive, and deletes expired ones. It recovers stale intents by their scope's policy, "
+    "and drops days of the outbox that every relay has passed. It works in rounds of short steps, with pauses "
+    "between them. A step that fails is recorded and tried again, and holds up no other.",
+    "One keeper works at a time, by a lease in the database; others stand by and take over. It can be killed at any "
+    "moment: the next one continues. It works through a pooler in transaction mode. The role needs once_keeper. A role "
+    "that is also a member of the contract's owner detaches partitions CONCURRENTLY; others take a short exclusive "
+    "lock.",
+    "--metrics serves the database's figures (attempts by their answer, stale intents and doubts by scope, backlogs, "
+    "sizes, days ahead, the state of the steps) and the process's own. INT and TERM stop it at once and return the "
+    "lease. A killed keeper holds it for three "
+    "times --interval, at least a minute (once.keeper_lease). HUP makes it connect again after the running round, "
+    "which reads libpq's files (services, passwords, certificates) again; its options stay. With --once it exits "
+    "with 11 if another keeper is at work.",
+    "  pgonce keep --metrics 127.0.0.1:9187", "  pgonce keep --once");
 USES(keep_uses, {OPTION_ONCE, false}, {OPTION_METRICS, false}, {OPTION_INTERVAL, false}, {OPTION_KEEPER_NAME, false},
      {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(keep_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_ACTIVE);
 
-ABOUT(relay_about,
-      "Publishes what once.emit has written. Each [relay NAME] section of the configuration file reads the outbox and "
-      "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, SQS, SNS, webhooks, or standard output. Every event "
-      "whose effect "
-      "is committed is delivered at least once, and events of one aggregate in order. One process is active for each "
-      "relay; others stand by and take over within two seconds. Progress is stored when the sink has acknowledged.",
-      "An event that the sink refuses blocks its own aggregate only. It is tried again with backoff; after the last "
-      "attempt it is dead. Dead events stay visible, and pgonce parked retries or discards them. The relay waits for a "
-      "sink that is down. With --once it exits with 1 if events are left parked.",
-      "INT and TERM finish what is in flight and stop; a second one stops at once. HUP reads the configuration file "
-      "again: the relays finish what is in flight, then the relays of the new file go on, in the same process. A file "
-      "with mistakes changes nothing, and the log has each of them. The command line and the environment stay as they "
-      "were.",
-      "  pgonce relay --config pgonce.conf", "  pgonce relay --config pgonce.conf --check-config");
+ABOUT(
+    relay_about,
+    "Publishes the events of once.emit. Each [relay NAME] section of the configuration file reads the outbox and "
+    "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, SQS, SNS, webhooks, or standard output. Every event "
+    "whose effect "
+    "is committed is delivered at least once, and events of one aggregate in order. One process is active for each "
+    "relay; others stand by and take over within two seconds. Progress is stored after the sink has acknowledged.",
+    "An event that the sink refuses blocks its own aggregate only. It is tried again with backoff; after the last "
+    "attempt it is dead. Dead events stay visible, and pgonce parked retries or discards them. The relay waits for a "
+    "sink that is down. With --once it exits with 1 if events are left parked.",
+    "INT and TERM finish what is in flight and stop; a second one stops at once. HUP reads the configuration file "
+    "again: the relays finish what is in flight, then the relays of the new file continue, in the same process. A file "
+    "with mistakes changes nothing, and the log has each of them. The command line and the environment stay as they "
+    "were.",
+    "  pgonce relay --config pgonce.conf", "  pgonce relay --config pgonce.conf --check-config");
 USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false}, {OPTION_METRICS, false},
      {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
@@ -298,13 +298,13 @@ EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 ABOUT(
     consume_about,
     "Applies messages exactly once. Each [consume NAME] section of the configuration file takes messages from Kafka, "
-    "RabbitMQ, NATS JetStream or SQS. It calls a SQL function with each new message, in the transaction that remembers "
+    "RabbitMQ, NATS JetStream or SQS. It calls a SQL function with each new message, in the transaction that records "
     "it, and then acknowledges it. Redeliveries, duplicates and rebalances change nothing. Work outside the database "
     "is called as an HTTP endpoint instead, under a lease, with the intent's key.",
     "A message whose handler fails is tried again with backoff; after the last attempt it is dead, and pgonce parked "
-    "shows it with its error. Later messages of its key wait behind it; all others go on.",
+    "shows it with its error. Later messages of its key wait behind it; all others continue.",
     "INT and TERM finish the running batch and stop; a second one stops at once. HUP reads the configuration file "
-    "again: the consumers finish their work, then the consumers of the new file go on, in the same process. A file "
+    "again: the consumers finish their work, then the consumers of the new file continue, in the same process. A file "
     "with mistakes changes nothing, and the log has each of them. The command line and the environment stay as they "
     "were.",
     "  pgonce consume --config pgonce.conf", "  pgonce consume --config pgonce.conf --check-config");
@@ -321,13 +321,14 @@ ABOUT(
     "and delayed events, and events that no relay takes. Then the parked events and messages with their errors, the "
     "dead first. Every option below narrows the list; with --tenant, --type, --error or --until the counts are left "
     "out. --state pending and --state delayed list those events. show ID: everything about one event or message.",
-    "retry ID: try it again now, with all its attempts; a delayed event is due now. discard ID: give it up, so that "
-    "the rest of its aggregate or key goes on; a delayed event is cancelled, and a message that the broker delivers "
+    "retry ID: try it again now, with a full set of attempts; a delayed event is due now. discard ID: give it up, so "
+    "that the rest of its aggregate or key continues; a delayed event is cancelled, and a message that the broker "
+    "delivers "
     "again is a duplicate. If an ID is parked more than once, say which with --relay, --consumer, --tenant or --kind. "
     "Each change is recorded with the role, the time and the reason.",
     "retry and discard without an ID: all that match the options; delayed events only with --state delayed. Without "
-    "--yes they are only counted. With --yes the change is made in transactions of at most a thousand, in the order "
-    "of each aggregate or key, while relays and consumers go on. A message that its consumer is trying at that moment "
+    "--yes they are only counted. With --yes the change is made in transactions of at most a thousand, in the order of "
+    "each aggregate or key, while relays and consumers continue. A message that its consumer is trying at that moment "
     "is skipped and counted (exit 10). If the command is interrupted, start it again.",
     "replay --since WHEN: a relay delivers again the events emitted since then. --force: also events that consumers "
     "may no longer remember.",
@@ -366,8 +367,8 @@ const cli_command cli_commands[] = {
     COMMAND_BY(cli_gateway, gateway, NULL, "gateway", OPERANDS_NONE,
                "nginx with the module in front of a service: its POSTs run once",
                "--upstream URL [--listen ADDRESS] [OPTIONS]",
-               "what has no option is a directive of nginx, such as once_wait, once_fail or worker_processes: write "
-               "it into the configuration that --print-config prints, and run nginx on that (docs/gateway.md)"),
+               "other settings are directives of nginx, such as once_wait, once_fail or worker_processes: write them "
+               "into the configuration that --print-config prints, and run nginx on that (docs/gateway.md)"),
     COMMAND(keep, "keep", OPERANDS_NONE, "keep the database in order: retention, recovery, metrics",
             "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]"),
     COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to a broker or webhooks",
@@ -381,7 +382,7 @@ const cli_command cli_commands[] = {
     COMMAND_STATES(find, "processing|succeeded|failed_retryable|failed_final|in_doubt", "find", OPERANDS_NONE,
                    "find intents by result, event, trace, tenant, time, state",
                    "[--result TYPE:ID] [--event UUID] [--trace TRACE] [OPTIONS]"),
-    COMMAND(stuck, "stuck", OPERANDS_NONE, "what does not finish, and what to type",
+    COMMAND(stuck, "stuck", OPERANDS_NONE, "intents that do not finish, with the next command",
             "[--scope S] [--tenant T] [--longer-than DURATION]"),
     COMMAND(in_doubt, "in-doubt", OPERANDS_NONE, "intents with unknown outcome", "[--scope S] [--tenant T]"),
     COMMAND(resolve, "resolve", OPERANDS_NONE, "decide an intent that is stale or in doubt, or all in doubt",
@@ -389,10 +390,11 @@ const cli_command cli_commands[] = {
     COMMAND(recover, "recover", OPERANDS_NONE,
             "judge all stale intents, or all in doubt, by policy and verify function",
             "[--in-doubt] [--scope S] [--dry-run]"),
-    COMMAND(top, "top", OPERANDS_NONE, "what the contract does at this moment", "[--json]"),
-    COMMAND(doctor, "doctor", OPERANDS_NONE, "check the installation, and say what to do",
+    COMMAND(top, "top", OPERANDS_NONE, "the contract's current activity", "[--json]"),
+    COMMAND(doctor, "doctor", OPERANDS_NONE, "check the installation, and print what to do",
             "[--transaction-max DURATION] [--held-max N]"),
-    COMMAND(plan, "plan", OPERANDS_NONE, "what a rate of intents will need: disk, WAL, memory", "--rate N [OPTIONS]"),
+    COMMAND(plan, "plan", OPERANDS_NONE, "estimate what a rate of intents needs: disk, WAL, memory",
+            "--rate N [OPTIONS]"),
     COMMAND(version, "version", OPERANDS_NONE, "print versions", "[--dsn CONNINFO]"),
     COMMAND_BY(NULL, help, NULL, "help", OPERANDS_ONE_OPTIONAL, "print help, man pages, or the reference",
                "[COMMAND] [--man DIR | --markdown [configuration]]", NULL),

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* configuration.c: the tables by which the configuration file is read, as Markdown and as a man
- * page. Nothing about an option is written here. */
+/*
+ * configuration.c: the tables that define the configuration file, as Markdown and as a man page. No
+ * text about an option is written here.
+ */
 #include "configuration.h"
 
 #include <inttypes.h>
@@ -21,7 +23,7 @@ static void print_cell(FILE *out, const char *text)
 	}
 }
 
-/* "yes or no", "block|skip", "1 to 10000": what may be written; free it. */
+/* "yes or no", "block|skip", "1 to 10000": the allowed values; free it. */
 static char *values_of(const config_option *option)
 {
 	char least[VALUE_SHOWN_BYTES], most[VALUE_SHOWN_BYTES];
@@ -80,7 +82,7 @@ static void print_table(FILE *out, const config_option *option)
 	}
 }
 
-/* ---- what is true of the whole file, in Markdown */
+/* ---- for the whole file, in Markdown */
 
 static const char lead[] =
     "`pgonce relay` and `pgonce consume` read `pgonce.conf`, or the file that `--config` names. `--check-config` says "
@@ -152,7 +154,7 @@ void configuration_markdown(FILE *out)
 
 /* ---- roff */
 
-/* "one of nats|kafka", "1 to 10000"; then the default, or that there must be one. */
+/* "one of nats|kafka", "1 to 10000"; then the default, or that it is required. */
 static void roff_value(FILE *out, const config_option *option)
 {
 	char *values = values_of(option);

@@ -10,13 +10,13 @@
 
 typedef struct standard {
 	const char *keyword;
-	const char *variable; /* the environment variable that says otherwise */
+	const char *variable; /* the environment variable that overrides it */
 	const char *value;
 } standard;
 
 static const standard standards[] = {
     {"connect_timeout", "PGCONNECT_TIMEOUT", "10"},
-    /* A server that vanished is noticed in seconds, not in the kernel's quarter of an hour. */
+    /* A vanished server is noticed in seconds, not in the kernel's quarter of an hour. */
     {"tcp_user_timeout", NULL, "15000"},
     {"fallback_application_name", NULL, "pgonce"},
     {"client_encoding", "PGCLIENTENCODING", "UTF8"},

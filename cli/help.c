@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * help.c: the command table as text: help, man pages (roff), and docs/command.md.
- * Nothing about a command is written here.
+ * help.c: the command table as text: help, man pages (roff), and docs/command.md. No text about a
+ * command is written here.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +17,7 @@ enum {
 	OPTION_COLUMN = 28
 };
 
-/* Words of text, filled to WIDTH; the first line is taken to start at
- * `column`, the others at `indent`. */
+/* Words of text, filled to WIDTH; the first line starts at `column`, the others at `indent`. */
 static void print_filled(FILE *out, const char *text, int indent, int column)
 {
 	const char *separator = "";
@@ -54,7 +53,7 @@ static char *option_left_side(const cli_option *option)
 	                  option->argument != NULL ? option->argument : "");
 }
 
-/* What a choice may be, and whether the option must be given. */
+/* The choices, and whether the option is required. */
 static char *option_help(const cli_command *command, option_id id, bool required)
 {
 	const char *choices = cli_choices(command, id);
@@ -217,7 +216,7 @@ static void roff_command(FILE *out, const cli_command *command)
 	free(page);
 }
 
-/* Writes one page, by `write`, of the command where there is one. */
+/* Writes one page, with `write`, for the command if there is one. */
 static int write_page(const cli_invocation *invocation, const char *directory, const char *name,
                       void (*write)(FILE *out, const cli_command *command), const cli_command *command)
 {
@@ -258,8 +257,10 @@ static int write_pages(const cli_invocation *invocation, const char *directory)
 
 /* ---- Markdown ---- */
 
-/* In a table a bar would end the cell; elsewhere angle brackets and
- * stars mean nothing in our texts. */
+/*
+ * In a table a bar would end the cell; elsewhere angle brackets and stars have no meaning in these
+ * texts.
+ */
 static void markdown_cell(FILE *out, const char *text)
 {
 	for (; *text != '\0'; text++) {

@@ -10,8 +10,10 @@
 
 #include "cli.h"
 
-/* Started with a standard stream closed, the next file opened would become
- * it, and CMD's output would go there. */
+/*
+ * If a standard stream is closed at the start, the next opened file would become it, and CMD's
+ * output would go there.
+ */
 static void open_standard_streams(void)
 {
 	int fd;
@@ -26,8 +28,8 @@ static void open_standard_streams(void)
 
 /*
  * Every user of the machine can read the arguments of a process: a connection string with a
- * password is overwritten where it stands. Returns the copy that is used from now on, NULL
- * where there is nothing to hide. Free it.
+ * password is overwritten in place. Returns the copy to use from now on, NULL if there is nothing
+ * to hide. Free it.
  */
 static char *hide_password(cli_invocation *invocation)
 {
@@ -54,7 +56,9 @@ int main(int argc, char **argv)
 	char *hidden = NULL;
 
 	open_standard_streams();
-	/* A job that stops may leave a thread that still connects over TLS (runtime/database.c). */
+	/*
+	 * A job that stops may leave a thread that is still connecting over TLS (runtime/database.c).
+	 */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 	if (argc < 2) {
 		help_overview(stderr);

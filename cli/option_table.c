@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * option_table.c: every option of every command, as data, in the order of option_id. Which command
- * takes which is in commands.c. A name and a letter mean one thing in all of them
+ * option_table.c: every option of every command, as data, in the order of option_id. commands.c
+ * lists which command takes which. A name and a letter mean the same in all of them
  * (tests/cli/test_options.py).
  */
 #include "cli.h"
@@ -9,7 +9,7 @@
 #define HOURS_MS (INT64_C(60) * 60 * 1000)
 #define DAYS_MS (24 * HOURS_MS)
 
-/* The kinds of options: letter (0: none), name, what its value may be, help. */
+/* The kinds of options: letter (0: none), name, allowed values, help. */
 #define FLAG(l, n, h)                                                                                                  \
 	{                                                                                                                  \
 		.kind = KIND_FLAG, .letter = (l), .name = (n), .help = (h)                                                     \
@@ -37,11 +37,11 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_JSON] = FLAG('j', "json", "print JSON; messages on stderr become one JSON object per line"),
     [OPTION_HELP] = FLAG('h', "help", "print this help"),
     [OPTION_TENANT] = TEXT('t', "tenant", "TENANT",
-                           "the tenant; default: the empty one. Of what lists, or decides about many: only this tenant "
-                           "(\"\": those without one); default: all"),
+                           "the tenant; default: the empty one. For commands that list, or decide about many: only "
+                           "this tenant (\"\": those without a tenant); default: all"),
     [OPTION_SCOPE] = TEXT('s', "scope", "SCOPE",
-                          "the scope, which is the kind of operation, for example nightly-invoices; of what lists or "
-                          "judges many: only this scope; default of the gateway: /"),
+                          "the scope, which is the kind of operation, for example nightly-invoices; for commands that "
+                          "list or judge many: only this scope; default of the gateway: /"),
     [OPTION_KEY] = TEXT('k', "key", "KEY",
                         "names the intent in its scope, for example 2026-01-31; 1 to 255 printable ASCII characters"),
     [OPTION_PRINT] = FLAG(0, "print", "print the SQL of a new installation, for review, and connect to nothing"),
@@ -53,7 +53,7 @@ const cli_option cli_options[OPTION_COUNT] = {
              "end (with --print-config: /run/pgonce-gateway)"),
     [OPTION_DETACH] = FLAG(0, "detach", "start, print, and leave the server running"),
     [OPTION_STOP] = FLAG(0, "stop", "stop the server; its data stays"),
-    [OPTION_CHECK] = FLAG(0, "check", "say whether the server runs, and where (3: it does not)"),
+    [OPTION_CHECK] = FLAG(0, "check", "print whether the server runs, and where (exit 3: it does not)"),
     [OPTION_LEASE] = DURATION(0, "lease", 100, 7 * DAYS_MS,
                               "how long the claim holds without a renewal; while CMD runs, it is renewed every third "
                               "of that time; default: the scope's policy (60s unless set)"),
@@ -82,7 +82,7 @@ const cli_option cli_options[OPTION_COUNT] = {
         FLAG(0, "all", "instead of --key: all intents of the scope that are in doubt, of --tenant or of all tenants"),
     [OPTION_AS] = CHOICE("as", "STATE", "succeeded|failed_retryable|failed_final",
                          "succeeded: the effect happened; failed_retryable: it did not, the next attempt may run; "
-                         "failed_final: it did not and shall not"),
+                         "failed_final: it did not and must not"),
     [OPTION_REASON] = TEXT(0, "reason", "TEXT", "why; recorded with your role and the time; needed for each change"),
     [OPTION_STATUS] =
         NUMBER(0, "status", 0, 999, "the status of replays (an exit status, an HTTP status); 0 and default: none"),
@@ -90,15 +90,14 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_HEADERS] = TEXT(0, "headers", "JSON",
                             "the HTTP headers of replays, an object: '{\"Content-Type\": \"application/json\"}'"),
     [OPTION_RESULT] =
-        TEXT(0, "result", "TYPE:ID", "what the effect made (result_type, result_id), for example charge:17"),
+        TEXT(0, "result", "TYPE:ID", "the effect's result (result_type, result_id), for example charge:17"),
     [OPTION_ERROR_CODE] =
         TEXT(0, "error-code", "CODE", "with --all: only those that were put in doubt with this error code"),
-    [OPTION_UNTIL] =
-        TEXT(0, "until", "WHEN",
-             "only what is from before then: first tried (find), put in doubt (resolve), emitted or parked "
-             "(parked); as --since"),
+    [OPTION_UNTIL] = TEXT(0, "until", "WHEN",
+                          "only those from before then: first tried (find), put in doubt (resolve), emitted or parked "
+                          "(parked); in the form of --since"),
     [OPTION_DRY_RUN] = FLAG(0, "dry-run",
-                            "say what would change, and change nothing; recover still asks verify functions; "
+                            "print what would change, and change nothing; recover still asks verify functions; "
                             "parked: the default for many"),
     [OPTION_LISTEN] = TEXT('l', "listen", "ADDRESS", "ADDRESS:PORT or unix:/PATH; default: 127.0.0.1:8080"),
     [OPTION_UPSTREAM] =
@@ -106,69 +105,68 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_REQUIRED] =
         FLAG(0, "required", "refuse a POST or PATCH without a key (400); without it such a request passes unprotected"),
     [OPTION_TENANT_FROM] = TEXT(0, "tenant-from", "VARIABLE",
-                                "whose keys these are: a variable of nginx that clients cannot choose (http_x_tenant: "
-                                "a header that the proxy in front sets in every request), or none: all callers are "
-                                "one; default: none, on addresses of this machine only"),
+                                "the owner of the keys: a variable of nginx that clients cannot choose (http_x_tenant: "
+                                "a header that the proxy in front sets in every request), or none: all callers share "
+                                "their keys; default: none, on addresses of this machine only"),
     [OPTION_ON_5XX] =
         CHOICE("on-5xx", "WHAT", "in_doubt|release|store",
-               "what a 5xx of the service says of the effect. in_doubt: nothing; release: it was rolled "
-               "back, so a retry runs (but 502, 503, 504, which a proxy may have given); store: it is the "
+               "what a 5xx of the service says about the effect. in_doubt: nothing; release: it was rolled "
+               "back, so a retry runs (except after 502, 503, 504, which a proxy may have sent); store: it is the "
                "outcome; default: in_doubt"),
-    [OPTION_USER] = TEXT(0, "user", "NAME",
-                         "whom the workers run as, if root starts it; default: www-data, else nginx, else nobody"),
+    [OPTION_USER] =
+        TEXT(0, "user", "NAME", "the workers' user, if root starts it; default: www-data, else nginx, else nobody"),
     [OPTION_PRINT_CONFIG] =
-        FLAG(0, "print-config", "print nginx's configuration, to start your own from, and run nothing"),
+        FLAG(0, "print-config", "print nginx's configuration, as a start for your own, and run nothing"),
     [OPTION_NGINX] = TEXT(0, "nginx", "FILE", "the program nginx; default: found in PATH, else in /usr/sbin"),
     [OPTION_MODULE] = TEXT(0, "module", "FILE",
-                           "ngx_http_once_module.so; default: found beside this command, else among nginx's modules"),
+                           "ngx_http_once_module.so; default: found next to this command, else among nginx's modules"),
     [OPTION_CONFIG] = TEXT('c', "config", "FILE",
                            "the configuration file (pgonce.conf(5), docs/configuration.md); default: pgonce.conf"),
     [OPTION_CHECK_CONFIG] =
         FLAG(0, "check-config", "read the whole file, print all its mistakes, and connect to nothing"),
-    [OPTION_ONCE] =
-        FLAG(0, "once",
-             "do what there is to do now, without pauses, and stop; exit 1 if a step of the keeper failed, or "
-             "if a relay leaves events parked"),
+    [OPTION_ONCE] = FLAG(0, "once",
+                         "do the present work, without pauses, and stop; exit 1 if a step of the keeper failed, or "
+                         "if a relay leaves events parked"),
     [OPTION_METRICS] = TEXT(0, "metrics", "ADDRESS:PORT",
                             "serve metrics there for Prometheus (/metrics), /health and /once/ready, for example "
-                            "127.0.0.1:9187 or [::1]:9187; port 0: any that is free, see the log"),
+                            "127.0.0.1:9187 or [::1]:9187; port 0: any free port, see the log"),
     [OPTION_INTERVAL] = DURATION('i', "interval", 1000, HOURS_MS,
                                  "how long to pause after a round that left nothing to do; default: 1m"),
-    [OPTION_KEEPER_NAME] = TEXT(
-        0, "name", "NAME", "what the keeper is called in the log and in the database; default: the machine's name"),
+    [OPTION_KEEPER_NAME] =
+        TEXT(0, "name", "NAME", "the keeper's name in the log and in the database; default: the machine's name"),
     [OPTION_KIND] = CHOICE("kind", "KIND", "event|message", "only events (of relays), or only messages (of consumers)"),
     [OPTION_RELAY] = TEXT(0, "relay", "NAME", "only events of this relay; replay: the relay; default: the only one"),
     [OPTION_CONSUMER] = TEXT(0, "consumer", "NAME", "only messages of this consumer"),
     [OPTION_TOPIC] = TEXT(0, "topic", "TOPIC", "only events and messages of this topic"),
     [OPTION_SINCE] =
         TEXT(0, "since", "WHEN",
-             "only what is from then on: first tried (find, resolve), emitted (parked replay); a span before "
+             "only those from then on: first tried (find, resolve), emitted (parked replay); a span before "
              "now (2h, 7d), or a time as PostgreSQL reads it (2026-01-31 12:00+00, yesterday)"),
     [OPTION_FORCE] =
-        FLAG(0, "force", "replay: also events that are older than an inbox remembers, which would be applied again"),
-    [OPTION_STATE] = CHOICE("state", "STATE", NULL, "only what is in this state"),
+        FLAG(0, "force", "replay: also events older than an inbox remembers, which would be applied again"),
+    [OPTION_STATE] = CHOICE("state", "STATE", NULL, "only those in this state"),
     [OPTION_TYPE] = TEXT(0, "type", "TYPE",
-                         "only events of this type, and messages with a header that says so "
-                         "(Pgonce-Event-Type, a CloudEvent's type, AMQP's type)"),
+                         "only events of this type, and messages with this type in a header (Pgonce-Event-Type, a "
+                         "CloudEvent's type, AMQP's type)"),
     [OPTION_ERROR] =
-        TEXT(0, "error", "TEXT", "only those whose error has this text in it, in capitals or not, or is this SQLSTATE"),
+        TEXT(0, "error", "TEXT", "only those whose error contains this text, ignoring case, or is this SQLSTATE"),
     [OPTION_YES] = FLAG(0, "yes", "retry, discard of many: do it; without it they are only counted"),
     [OPTION_TAKE] = NUMBER('n', "limit", 1, 1000000, "list at most N; default: 100"),
     [OPTION_RESULT_ID] = TEXT(0, "result-id", "ID", "a result of any type"),
     [OPTION_EVENT] = TEXT(0, "event", "UUID", "the intent that emitted this event"),
     [OPTION_TRACE] =
-        TEXT(0, "trace", "TRACE", "intents of this trace: its 32 hexadecimal digits, or a whole traceparent"),
-    [OPTION_OWNER] = TEXT(0, "owner", "OWNER", "whose attempt holds it, or last held it"),
+        TEXT(0, "trace", "TRACE", "intents of this trace: its 32 hexadecimal digits, or a complete traceparent"),
+    [OPTION_OWNER] = TEXT(0, "owner", "OWNER", "the owner of its latest attempt"),
     [OPTION_LONGER_THAN] =
         DURATION(0, "longer-than", 0, 3650 * DAYS_MS, "list a running attempt after this long; default: 10m"),
     [OPTION_RECOVER_IN_DOUBT] =
-        FLAG(0, "in-doubt", "go through what is in doubt instead: the scope's verify function alone decides"),
+        FLAG(0, "in-doubt", "go through the intents in doubt instead: only the scope's verify function decides"),
     [OPTION_RATE] = NUMBER(0, "rate", 1, 100000000, "intents a second, on the average of a day"),
     [OPTION_BODY_BYTES] = BYTES(0, "body-bytes", 0, INT64_C(64) * 1024 * 1024,
                                 "the stored answer's body (k, kB, M, MB allowed); default: none"),
     [OPTION_HEADER_BYTES] = BYTES(0, "header-bytes", 0, 65536, "the stored answer's headers; default: none"),
     [OPTION_KEY_FORM] = TEXT(0, "key-form", "uuidv7|uuidv4|LENGTH",
-                             "what the keys are: uuidv7 carries its day; others are random; default: uuidv7"),
+                             "the form of the keys: uuidv7 contains its day; others are random; default: uuidv7"),
     [OPTION_SCOPE_BYTES] = NUMBER(0, "scope-bytes", 1, 255, "length of a scope's name; default: 10"),
     [OPTION_TENANT_BYTES] = NUMBER(0, "tenant-bytes", 0, 255, "length of a tenant's name; default: 0"),
     [OPTION_EVENTS_PER_INTENT] = NUMBER(0, "events-per-intent", 0, 1000, "events that an intent emits; default: 0"),
@@ -180,7 +178,7 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_TRANSACTION_MAX] = DURATION(0, "transaction-max", 0, 365 * DAYS_MS,
                                         "how long a transaction may be open before doctor warns; default: 5m"),
     [OPTION_HELD_MAX] = NUMBER(0, "held-max", 0, INT64_C(2000000000),
-                               "how many transactions a replication slot or a standby may hold back cleaning before "
+                               "how many transactions a replication slot or a standby may hold back vacuum before "
                                "doctor warns; default: 5000000"),
     [OPTION_MAN] = TEXT(0, "man", "DIR", "write the man pages into this directory"),
     [OPTION_MARKDOWN] = FLAG(0, "markdown", "print docs/command.md"),

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/*
- * options.c: reads a command line against the command table. Knows no command.
- */
+/* options.c: reads a command line by the command table. Knows no command. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +27,7 @@ static int usage_error(const cli_invocation *invocation, const char *format, con
 	char *hint = cli_format("pgonce help %s", invocation->command->name);
 	int result = CLI_USAGE;
 
-	/* The formats are this file's own, each with at most two strings. */
+	/* The formats are all in this file, each with at most two strings. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
 	char *message = cli_format(format, first, second);
@@ -45,8 +43,7 @@ static value_kind kind_of(const cli_option *option)
 	return option->kind == KIND_DURATION ? VALUE_DURATION : option->kind == KIND_BYTES ? VALUE_BYTES : VALUE_NUMBER;
 }
 
-/* "'8d' is out of range: 100ms to 7d (ms, s, m, h, d, w)": what may
- * be written, whatever is wrong. */
+/* "'8d' is out of range: 100ms to 7d (ms, s, m, h, d, w)": always names the allowed values. */
 static int refuse_amount(const cli_invocation *invocation, const cli_option *option, const char *value,
                          const char *problem)
 {
@@ -104,8 +101,10 @@ static int store_value(cli_invocation *invocation, option_id id, const char *val
 	return CLI_OK;
 }
 
-/* The option of this command with that name (letter 0) or letter (name
- * NULL); OPTION_COUNT where there is none. */
+/*
+ * The option of this command with that name (letter 0) or letter (name NULL); OPTION_COUNT if there
+ * is none.
+ */
 static option_id find_option(const cli_command *command, const char *name, size_t name_length, char letter)
 {
 	for (int i = -1; i < command->use_count; i++) {
@@ -168,12 +167,14 @@ static int check_whole(cli_invocation *invocation)
 int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation *invocation)
 {
 	int result = CLI_OK;
-	/* operands that options follow: kept in order at argv's beginning, which is read already */
+	/*
+	 * operands followed by options: kept in order at the beginning of argv, which is already read
+	 */
 	int words = 0;
 	int i = 1;
 
 	*invocation = (cli_invocation){.command = command};
-	/* Known first, so that a complaint about another option is JSON already. */
+	/* Read first, so that an error message about another option is already JSON. */
 	for (int j = 1; j < argc && strcmp(argv[j], "--") != 0; j++) {
 		invocation->given[OPTION_JSON] |=
 		    strcmp(argv[j], "--json") == 0 && find_option(command, "json", 4, 0) != OPTION_COUNT;
@@ -223,8 +224,9 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation 
 	if (result != CLI_OK) {
 		return result;
 	}
-	/* For a command without operands, options may also follow a stray
-	 * word; it is an error all the same. */
+	/*
+	 * For a command without operands, options may also follow a stray word; it is still an error.
+	 */
 	for (; words > 0 && i < argc; i++) {
 		argv[words++] = argv[i]; /* after "--" */
 	}

@@ -78,7 +78,7 @@ static void print_text(const char *prefix, const unsigned char *data, size_t len
 		}
 		char next[4] = {0};
 		memcpy(next, data + i, length - i < 3 ? length - i : 3);
-		/* is_text has seen to the others */
+		/* is_text has excluded the others */
 		size_t hidden = data[i] < 0x80 ? 0 : plain_hidden(next);
 		if (data[i] != '\r') {
 			putchar(hidden > 0 ? '?' : data[i]);

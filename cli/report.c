@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * report.c: what pgonce says when something is wrong or worth knowing: one line on stderr, or
- * one JSON object with --json. The one place where an error becomes an exit code.
+ * report.c: pgonce's errors and notes: one line on stderr, or one JSON object with --json. Only
+ * here an error becomes an exit code.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,10 @@
 #include "cli.h"
 #include "plain.h"
 
-/* Messages of libpq span lines and end in one; here each is one line,
- * and no byte can forge another. */
+/*
+ * Messages of libpq have several lines and end in a newline; here each is one line, and no byte can
+ * forge another.
+ */
 static char *one_line(const char *text)
 {
 	char *copy = cli_duplicate(text == NULL ? "" : text);
@@ -61,8 +63,7 @@ static void print_json_line(json_t *json)
 static void set_text(json_t *object, const char *name, const char *value)
 {
 	if (value != NULL && value[0] != '\0') {
-		/* Text that is no UTF-8 is dropped by jansson; the other
-		 * members still say what happened. */
+		/* jansson drops text that is not UTF-8; the other members still describe the error. */
 		json_object_set_new(object, name, json_string(value));
 	}
 }
@@ -91,7 +92,7 @@ int cli_report(const cli_invocation *invocation, const cli_problem *problem)
 		if (detail[0] != '\0') {
 			fprintf(stderr, ": %s", detail);
 		}
-		/* Without a server the hint belongs to the one line. */
+		/* Without a server the hint is part of the one line. */
 		if (hint[0] != '\0') {
 			fprintf(stderr, problem->exit_code == CLI_NO_SERVER ? "; %s" : "\nhint: %s", hint);
 		}

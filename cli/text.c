@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* text.c: the command's memory, and texts put together in it. Out of
- * memory, the command ends loudly. */
+/*
+ * text.c: the command's memory, and text composed in it. Out of memory, the command ends with a
+ * message.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the
- * contract in it, in the foreground or not.
+ * dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the contract in
+ * it, in the foreground or in the background.
  */
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,10 @@
 #include "install/native.h"
 #include "server.h"
 
-/* One connection attempt to the server's database; for what must be there before it can be used. */
+/*
+ * One connection attempt to the server's database, for objects that must exist before it can be
+ * used.
+ */
 static int open_database(const server *server, const char *database, PGconn **connection)
 {
 	char *dsn = server_dsn(server, database);
@@ -46,7 +49,7 @@ static int make_database(const server *server)
 	return result;
 }
 
-/* psql, and whatever names no role, asks for the one of its user's name. */
+/* psql, and any program that names no role, uses the role with its user's name. */
 static int make_role(const server *server)
 {
 	const struct passwd *user = getpwuid(getuid());
@@ -54,7 +57,7 @@ static int make_role(const server *server)
 	PGresult *command = NULL;
 
 	if (user == NULL || strncmp(user->pw_name, "pg_", 3) == 0) {
-		return CLI_OK; /* PostgreSQL keeps such names for itself */
+		return CLI_OK; /* PostgreSQL reserves such names */
 	}
 	const char *name = user->pw_name;
 	int result = open_database(server, "postgres", &connection);
@@ -87,7 +90,7 @@ static int init_database(const server *server)
 	return result;
 }
 
-/* Root's gateway has other workers, who must get into the socket's directory. */
+/* Root's gateway has workers of another user, which need access to the socket's directory. */
 static char *gateway_user(const server *server)
 {
 	const struct passwd *user = geteuid() == 0 ? getpwuid(server->user) : NULL;
@@ -132,8 +135,10 @@ static void print_place(const server *server, bool running)
 	free(dsn);
 }
 
-/* Waits for a signal (CLI_OK), or for the server to end by itself. A connection is how
- * its end is noticed: no asking around. */
+/*
+ * Waits for a signal (CLI_OK), or for the server to end. The loss of a connection shows its end,
+ * without polling.
+ */
 static int wait_in_foreground(const server *server, int signals)
 {
 	for (;;) {
@@ -155,7 +160,7 @@ static int wait_in_foreground(const server *server, int signals)
 		if (fds[0].revents != 0) {
 			return CLI_OK;
 		}
-		/* Only this connection may have been ended. */
+		/* Perhaps only this connection was ended. */
 		if (!server_is_running(server, NULL)) {
 			return cli_fail(server->invocation, CLI_FAILED, server->log, "the server has stopped");
 		}
@@ -168,7 +173,7 @@ static int run_in_foreground(server *server, int signals)
 		puts("Ctrl-C stops it; its data stays. (pgonce dev --detach leaves it running.)");
 		fflush(stdout);
 	}
-	server_unlock(server); /* others may look, or stop it */
+	server_unlock(server); /* other commands may check or stop it */
 	int result = wait_in_foreground(server, signals);
 	server_lock(server);
 	int stopped = server_stop(server);
@@ -183,7 +188,7 @@ static int start(server *server)
 	bool reused = false;
 	sigset_t taken;
 
-	/* From here on Ctrl-C waits until the server is up, and then stops it in order. */
+	/* From here on Ctrl-C waits until the server is up, and then stops it cleanly. */
 	sigemptyset(&taken);
 	sigaddset(&taken, SIGINT);
 	sigaddset(&taken, SIGTERM);
@@ -231,7 +236,7 @@ int cli_dev(const cli_invocation *invocation)
 	}
 	int result = server_locate(&server, invocation, directory, !stop && !status);
 	if (stop && result == CLI_NO_SERVER) {
-		result = CLI_OK; /* said, and as wished */
+		result = CLI_OK; /* reported, and as requested */
 	} else if (result == CLI_OK && stop) {
 		bool running = server_is_running(&server, NULL);
 		result = server_stop(&server);

@@ -19,7 +19,7 @@
 #include "server.h"
 
 enum {
-	/* sockaddr_un takes 107 bytes; ".s.PGSQL.5432" is to fit behind this. */
+	/* sockaddr_un holds 107 bytes; ".s.PGSQL.5432" must fit after this. */
 	SOCKET_PATH_MAX = 92,
 	START_SECONDS = 60
 };
@@ -29,7 +29,7 @@ static int fail_errno(const server *server, const char *what, const char *path)
 	return cli_fail(server->invocation, CLI_FAILED, NULL, "%s %s: %s", what, path, strerror(errno));
 }
 
-/* The path of a name in a directory; name NULL: the directory. False where it is too long. */
+/* The path of a name in a directory; name NULL: the directory. False if it is too long. */
 static bool set_path(char path[PATH_MAX], const char *directory, const char *name)
 {
 	return snprintf(path, PATH_MAX, "%s%s%s", directory, name != NULL ? "/" : "", name != NULL ? name : "") < PATH_MAX;
@@ -67,9 +67,9 @@ static int as_user(const server *server, server_task *task)
 }
 
 /*
- * Runs arguments[0], a program of the server, as its user, output to the log. Its exit status. It
- * is called by its full path: from a bare name PostgreSQL's programs look for themselves, and for
- * each other, in PATH, where most packages do not put them.
+ * Runs arguments[0], a program of the server, as its user, output to the log. Returns its exit
+ * status. It is called by its full path: with a bare name PostgreSQL's programs look for
+ * themselves, and for each other, in PATH, where most packages do not put them.
  */
 static int run_program(const server *server, const char *arguments[])
 {
@@ -78,8 +78,9 @@ static int run_program(const server *server, const char *arguments[])
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		/* Not in the terminal's process group: Ctrl-C is pgonce's to
-		 * handle, which stops the server in order. */
+		/*
+		 * Not in the terminal's process group: pgonce handles Ctrl-C and stops the server cleanly.
+		 */
 		setsid();
 		become_user(server);
 		int log = open(server->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -87,9 +88,11 @@ static int run_program(const server *server, const char *arguments[])
 		sigset_t none;
 		sigemptyset(&none);
 		sigprocmask(SIG_SETMASK, &none, NULL);
-		/* Not where pgonce was started: this user may not get there. In the home, because
-		 * pg_ctl passes its paths to a shell between plain double quotes: as "data" and "log"
-		 * they hold nothing that a shell would read. */
+		/*
+		 * Not in pgonce's working directory: this user may have no access. In the home, because
+		 * pg_ctl passes its paths to a shell between plain double quotes: as "data" and "log" they
+		 * contain nothing that a shell would interpret.
+		 */
 		if (log < 0 || nothing < 0 || chdir(server->home) != 0 || dup2(nothing, 0) < 0 || dup2(log, 1) < 0 ||
 		    dup2(log, 2) < 0) {
 			_exit(126);
@@ -112,7 +115,7 @@ static int run_program(const server *server, const char *arguments[])
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 126;
 }
 
-/* ---- Where things are ---- */
+/* ---- Paths ---- */
 
 /* Names a directory elsewhere after this one. */
 static unsigned long long name_of(const char *directory)
@@ -135,8 +138,7 @@ static bool has_programs(const char *bindir)
 	return true;
 }
 
-/* The major version of the programs in a directory, as "postgres
- * --version" says it; 0 where it does not. */
+/* The major version of the programs in a directory, from "postgres --version"; 0 if that fails. */
 static int version_of(const char *bindir)
 {
 	char line[128] = "";
@@ -168,8 +170,7 @@ static int version_of(const char *bindir)
 	return version;
 }
 
-/* The major version of the cluster in data; 0 where there is none.
- * Read as root where pgonce is root. */
+/* The major version of the cluster in data; 0 if there is none. Read as root if pgonce is root. */
 static int version_of_cluster(const server *server)
 {
 	char *path = cli_format("%s/PG_VERSION", server->data);
@@ -196,7 +197,7 @@ static bool ask_pg_config(char bindir[PATH_MAX])
 	if (found) {
 		bindir[strcspn(bindir, "\n")] = '\0';
 	}
-	/* libpq's development package brings a pg_config without a server. */
+	/* libpq's development package has a pg_config without a server. */
 	return found && has_programs(bindir);
 }
 
@@ -216,7 +217,7 @@ enum {
 	PLACE_COUNT = sizeof places / sizeof places[0]
 };
 
-/* The newest version that is installed in one of the places, or the one that is wanted (0: any). */
+/* The newest version that is installed in one of the places, or the requested one (0: any). */
 static bool search_places(char bindir[PATH_MAX], int wanted)
 {
 	int newest = 0;
@@ -278,7 +279,10 @@ static int find_programs(server *server)
 	return result;
 }
 
-/* Who runs the server: whoever owns the cluster; for a new one, this user, or for root another. */
+/*
+ * The user that runs the server: the owner of the cluster; for a new one, this user, or for root
+ * another.
+ */
 static int choose_user(server *server)
 {
 	struct stat status;
@@ -317,8 +321,10 @@ static int can_reach(const server *server)
 	return chdir(server->directory) == 0 ? 0 : 1;
 }
 
-/* A directory that only the server's user may enter. One that is there
- * must be just that: /tmp is everybody's. */
+/*
+ * A directory that only the server's user may enter. An existing one must be exactly that: anyone
+ * can write to /tmp.
+ */
 static int make_private(const server *server, const char *path)
 {
 	struct stat status;
@@ -339,7 +345,7 @@ static int make_private(const server *server, const char *path)
 	return CLI_OK;
 }
 
-/* DIR/name -> target, for people who look there. */
+/* DIR/name -> target, for people who look in DIR. */
 static void link_to(const server *server, const char *name, const char *target)
 {
 	char *link = cli_format("%s/%s", server->directory, name);
@@ -354,9 +360,9 @@ static void link_to(const server *server, const char *name, const char *target)
 }
 
 /*
- * The socket goes to DIR/run, or to a directory in /tmp where that path is too long for a socket,
- * or holds characters that would have to be quoted: in libpq's list of hosts a comma cannot be, and
- * the lines that people type should stay simple.
+ * The socket goes to DIR/run, or to a directory in /tmp if that path is too long for a socket, or
+ * contains characters that need quoting: libpq's list of hosts allows no comma, and the lines that
+ * people type should stay simple.
  */
 static int place_socket(server *server, bool create)
 {
@@ -377,8 +383,9 @@ static int place_socket(server *server, bool create)
 	return result;
 }
 
-/* Where the server's user cannot reach DIR (it is in root's home,
- * say), the data lives in /var/tmp. */
+/*
+ * If the server's user cannot reach DIR (for example in root's home), the data lives in /var/tmp.
+ */
 static int place_home(server *server, bool create)
 {
 	char elsewhere[PATH_MAX];
@@ -437,7 +444,7 @@ int server_locate(server *server, const cli_invocation *invocation, const char *
 	int result = fits ? choose_user(server)
 	                  : cli_fail(invocation, CLI_FAILED, NULL, "the path %s is too long", server->directory);
 	if (result == CLI_OK && create && geteuid() == 0) {
-		/* The server's user passes through here; what is inside is closed to others by itself. */
+		/* The server's user passes through here; the directories inside are closed to others. */
 		chmod(server->directory, 0755);
 	}
 	if (result == CLI_OK) {
@@ -470,7 +477,7 @@ void server_release(server *server)
 
 /* ---- The cluster ---- */
 
-/* *mistaken: the lock file names a process that is alive and no server of this directory. */
+/* *mistaken: the lock file names a live process that is not a server of this directory. */
 static bool read_lock_file(const server *server, pid_t *pid, bool *mistaken)
 {
 	char *path = cli_format("%s/postmaster.pid", server->data);
@@ -486,8 +493,10 @@ static bool read_lock_file(const server *server, pid_t *pid, bool *mistaken)
 	if (!read || number <= 1) {
 		return false;
 	}
-	/* After a crash the number may be anybody's by now: it must be a
-	 * server, and one in this directory. */
+	/*
+	 * After a crash the number may belong to another process: it must be a server, and one in this
+	 * directory.
+	 */
 	char *link = cli_format("/proc/%ld/cwd", number);
 	char *data = realpath(server->data, NULL);
 	char *directory = realpath(link, NULL);
@@ -509,8 +518,7 @@ bool server_is_running(const server *server, pid_t *pid)
 	return read_lock_file(server, pid, &mistaken);
 }
 
-/* What differs from a server out of the box. Written anew at each
- * start, since DIR may have moved. */
+/* The settings that differ from the defaults. Written at each start, since DIR may have moved. */
 static int write_settings(const server *server)
 {
 	char *path = cli_format("%s/pgonce.conf", server->data);
@@ -529,10 +537,10 @@ static int write_settings(const server *server)
 }
 
 /*
- * After a crash of the machine postmaster.pid may name a process that is alive and somebody
- * else's by now, and the server would take that for one of its own. Its number gives way to
- * one that no process has; the rest stays, since by that the server finds out whether
- * processes of the crashed one still use its memory.
+ * After a crash of the machine postmaster.pid may name a live process of another program, and the
+ * server would mistake that for one of its own. Its number is replaced by one that no process has;
+ * the rest stays, since the server uses it to find out whether processes of the crashed one still
+ * use its memory.
  */
 static int disown_lock_file(const server *server)
 {
@@ -591,8 +599,10 @@ static int fail_log(const server *server, const char *what)
 	return result;
 }
 
-/* Made under another name and then renamed, so that one that was
- * interrupted is never taken for a cluster. */
+/*
+ * Created under another name and then renamed, so that an interrupted one is never mistaken for a
+ * cluster.
+ */
 static int make_cluster(server *server)
 {
 	char *new_data = cli_format("%s.new", server->data);
@@ -601,8 +611,10 @@ static int make_cluster(server *server)
 	char data[PATH_MAX];
 	int result = CLI_OK;
 
-	/* Where the home is root's, the server's user may empty its directory
-	 * there, and neither make nor remove it. */
+	/*
+	 * If the home belongs to root, the server's user can empty its directory there, but neither
+	 * create nor remove it.
+	 */
 	as_user(server, remove_leftover);
 	if (rmdir(new_data) != 0 && errno != ENOENT) {
 		result = fail_errno(server, "cannot remove what an interrupted start left:", new_data);
@@ -625,7 +637,7 @@ static int make_cluster(server *server)
 	return result;
 }
 
-/* The log must be the server's user's to write, in a home that may be root's. */
+/* The server's user must be able to write the log, in a home that may belong to root. */
 static int open_log(const server *server)
 {
 	int log = open(server->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -637,8 +649,10 @@ static int open_log(const server *server)
 	return CLI_OK;
 }
 
-/* A server that was left running may still be starting, after a crash for a while; nothing
- * tells when it is done, so it is asked. */
+/*
+ * A server that was left running may still be starting, after a crash for a while; nothing signals
+ * when it is done, so it is polled.
+ */
 static int wait_until_ready(const server *server)
 {
 	char *dsn = server_dsn(server, "postgres");

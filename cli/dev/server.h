@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * server.h: the private PostgreSQL of pgonce dev: finds its programs, makes its directories and
- * cluster, starts and stops it. As root everything that touches the cluster runs in a process with
- * the rights of another user, since PostgreSQL refuses root.
+ * server.h: the private PostgreSQL of pgonce dev: finds its programs, creates its directories and
+ * cluster, starts and stops it. As root, every access to the cluster happens in a process with the
+ * rights of another user, since PostgreSQL refuses root.
  */
 #pragma once
 
@@ -26,20 +26,29 @@ typedef struct server {
 	int lock; /* an open file: one start or stop at a time */
 } server;
 
-/* Works out where everything is, and makes DIR (create) or only looks (not create).
- * CLI_OK or an exit code after saying why. */
+/*
+ * Finds out all paths, and creates DIR (create) or only looks (not create). CLI_OK or an exit code
+ * after an error message.
+ */
 int server_locate(server *server, const cli_invocation *invocation, const char *directory, bool create);
 void server_release(server *server);
-/* Located is locked: one start or stop at a time. Unlocked while it merely runs. */
+/*
+ * The lock is held after locating: one start or stop at a time. It is released while the server
+ * runs.
+ */
 void server_unlock(server *server);
 void server_lock(server *server);
-/* Is it running? By the server's own lock file, so also one that an
- * earlier pgonce dev left behind. */
+/*
+ * Is it running? From the server's own lock file, so also a server that an earlier pgonce dev left
+ * behind.
+ */
 bool server_is_running(const server *server, pid_t *pid);
-/* Makes the cluster where there is none, and starts it. CLI_OK where it accepts
- * connections. *reused: it was running already. */
+/*
+ * Creates the cluster if there is none, and starts it. CLI_OK when it accepts connections. *reused:
+ * it was running already.
+ */
 int server_start(server *server, bool *reused);
-/* Stops it fast: sessions are ended, data is flushed. CLI_OK also where it does not run. */
+/* Stops it fast: sessions are ended, data is flushed. CLI_OK also if it does not run. */
 int server_stop(server *server);
 /* The connection string of a database in it. Free it. */
 char *server_dsn(const server *server, const char *database);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * gateway.c: pgonce gateway: nginx with the module in front of one service, in the
- * foreground. The configuration is made (gateway.c) in a private directory and tested (nginx.c);
- * then this process waits, and passes signals on.
+ * gateway.c: pgonce gateway: nginx with the module in front of one service, in the foreground. The
+ * configuration is written (nginx_conf.c) in a private directory and tested (nginx.c); then this
+ * process waits, and passes signals on.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,10 @@ static void read_settings(const cli_invocation *invocation, gateway *gateway)
 	};
 }
 
-/* Root's workers run as somebody else: --user, else whom the packages of nginx made for that. */
+/*
+ * Root's workers run as another user: --user, otherwise the user that the packages of nginx
+ * created.
+ */
 static int choose_user(gateway *gateway)
 {
 	static const char *const usual[] = {"www-data", "nginx", "nobody"};
@@ -74,8 +77,9 @@ static int choose_user(gateway *gateway)
 
 /* ---- Its directory ---- */
 
-/* A new one in TMPDIR, which is removed at the end. Root's workers
- * write below it as their own user. */
+/*
+ * A new one in TMPDIR, which is removed at the end. Root's workers write in it as their own user.
+ */
 static int make_temporary(gateway *gateway)
 {
 	const char *wished = getenv("TMPDIR");
@@ -93,7 +97,7 @@ static int make_temporary(gateway *gateway)
 	return CLI_OK;
 }
 
-/* DIR, held by a lock for as long as this process lives: one gateway per directory. */
+/* DIR, locked as long as this process lives: one gateway per directory. */
 static int take_directory(gateway *gateway, const char *directory)
 {
 	struct stat status;
@@ -115,8 +119,10 @@ static int take_directory(gateway *gateway, const char *directory)
 	return CLI_OK;
 }
 
-/* nginx opens a file, and not a stream: where standard output is a socket or
- * somebody else's terminal, another file. */
+/*
+ * nginx opens a file, and not a stream: if standard output is a socket or another user's terminal,
+ * another file.
+ */
 static void choose_access_log(gateway *gateway)
 {
 	int fd = open("/dev/stdout", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -131,8 +137,8 @@ static void choose_access_log(gateway *gateway)
 }
 
 /*
- * nginx opens its access log a second time where that goes to the same file as its messages. So
- * both only append, or each would write over the other's lines.
+ * nginx opens its access log a second time if that is the same file as its messages. So both only
+ * append, otherwise each would overwrite the other's lines.
  */
 static void append_only(int fd)
 {
@@ -148,10 +154,10 @@ static void append_only(int fd)
 
 typedef struct signals {
 	sigset_t taken;
-	sigset_t before; /* the mask of who starts pgonce, and of its children */
+	sigset_t before; /* the signal mask of pgonce's parent, and of its children */
 } signals;
 
-/* Whoever ends this process finds no password of its database's in a file that was left behind. */
+/* After this process has ended, no file with the database's password is left behind. */
 static void take_signals(signals *signals)
 {
 	sigemptyset(&signals->taken);
@@ -161,7 +167,7 @@ static void take_signals(signals *signals)
 	sigprocmask(SIG_BLOCK, &signals->taken, &signals->before);
 }
 
-/* False: a signal came before the child's end, and has ended it. */
+/* False: a signal arrived before the child's end, and has ended it. */
 static bool await(pid_t pid, const signals *signals, int *status)
 {
 	siginfo_t info;
@@ -182,8 +188,10 @@ static pid_t start_nginx(const gateway *gateway, const sigset_t *mask)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		/* A group of its own: Ctrl-C is pgonce's to pass on, as a
-		 * request to finish what is at work. */
+		/*
+		 * Its own process group: pgonce passes Ctrl-C on, as a request to finish the current
+		 * requests.
+		 */
 		setpgid(0, 0);
 		prctl(PR_SET_PDEATHSIG, SIGQUIT);
 		sigprocmask(SIG_SETMASK, mask, NULL);
@@ -195,7 +203,7 @@ static pid_t start_nginx(const gateway *gateway, const sigset_t *mask)
 	return pid;
 }
 
-/* What a signal to pgonce means to nginx. The second request to end is a hurry. */
+/* The signal for nginx that a signal to pgonce becomes. A second request to end means fast. */
 static int translate(int signal, bool ending)
 {
 	switch (signal) {
@@ -220,7 +228,7 @@ static int wait_for_nginx(const gateway *gateway, pid_t pid, int signals)
 		int passed = translate((int)info.ssi_signo, ending);
 		if (passed == SIGHUP) {
 			bool copied = false;
-			(void)gateway_copy_passwords(gateway, &copied); /* it says what is wrong */
+			(void)gateway_copy_passwords(gateway, &copied); /* it prints the error */
 		}
 		ending = ending || passed == SIGQUIT;
 		kill(pid, passed);
@@ -262,10 +270,10 @@ static int run(const gateway *gateway, const signals *signals)
 }
 
 /*
- * Is the contract where the gateway will look for it? Said now, and not request by
- * request. A database that is away is nobody's mistake: the gateway starts closed, and
- * works when it is there. One that refuses us (its name, a role, a password) is one, and
- * so is a user who cannot get to it.
+ * Is the contract where the gateway will look for it? Reported now, and not at each request. A
+ * database that is away is not a mistake: the gateway starts closed, and works when it is back. A
+ * database that refuses the connection (its name, a role, a password) is a mistake, and so is a
+ * user who cannot reach it.
  */
 static int check_contract(const gateway *gateway, const char *conninfo, bool is_there)
 {
@@ -297,7 +305,7 @@ static int check_contract(const gateway *gateway, const char *conninfo, bool is_
 	return result;
 }
 
-/* As a worker will: by the same user, and without the environment, which nginx clears. */
+/* Connects as a worker will: as the same user, and without the environment, which nginx clears. */
 static int check_as_worker(const gateway *gateway, const char *conninfo, const signals *signals)
 {
 	int status = 0;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* nginx.c: see nginx.h: the program nginx: where it and the module are, what it says
- * of a configuration, and becoming it. */
+/*
+ * nginx.c: see nginx.h: the program nginx: finding it and the module, testing a configuration with
+ * it, and becoming it.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -25,8 +27,10 @@ static bool set_path(char path[PATH_MAX], const char *directory, const char *nam
 	return snprintf(path, PATH_MAX, "%s/%s", directory, name) < PATH_MAX;
 }
 
-/* Runs nginx with one option; what it says on standard error. Its exit
- * status; 126 where it cannot be run. */
+/*
+ * Runs nginx with one option, and reads its standard error. Returns its exit status; 126 if it
+ * cannot be run.
+ */
 static int ask(const gateway *gateway, const char *const *arguments, bytes *said)
 {
 	int ends[2];
@@ -46,7 +50,7 @@ static int ask(const gateway *gateway, const char *const *arguments, bytes *said
 	close(ends[1]);
 	while (pid > 0 && ((got = read(ends[0], block, sizeof block)) > 0 || (got < 0 && errno == EINTR))) {
 		if (got > 0) {
-			bytes_append(said, block, (size_t)got); /* what is beyond its maximum is not needed */
+			bytes_append(said, block, (size_t)got); /* the part beyond its maximum is not needed */
 		}
 	}
 	close(ends[0]);
@@ -67,7 +71,7 @@ static char *ask_version(const gateway *gateway)
 	return text;
 }
 
-/* ---- Where things are ---- */
+/* ---- Paths ---- */
 
 static bool find_program(gateway *gateway)
 {
@@ -87,7 +91,7 @@ static bool find_program(gateway *gateway)
 	return found;
 }
 
-/* A module beside this very command: in the build tree, or where both were installed. */
+/* A module next to this command: in the build tree, or if both were installed. */
 static bool find_own_module(gateway *gateway)
 {
 	static const char *const beside[] = {"../gateway/" MODULE_NAME, "../lib/nginx/modules/" MODULE_NAME};
@@ -189,7 +193,7 @@ static const char *remedy_of(const char *said)
 	return "pgonce gateway --print-config shows the configuration";
 }
 
-/* "nginx: [emerg] text" -> "text"; of several lines the one that says why. */
+/* "nginx: [emerg] text" -> "text"; of several lines the one with the reason. */
 static char *reason_in(char *said)
 {
 	char *next = said;
@@ -206,8 +210,10 @@ static char *reason_in(char *said)
 	return reason;
 }
 
-/* -e came with 1.19.5; before, nginx complains on standard error that it
- * cannot open its usual log, and goes on. */
+/*
+ * -e exists since 1.19.5; an older nginx complains on standard error that it cannot open its
+ * default log, and continues.
+ */
 static bool has_error_log_option(const gateway *gateway)
 {
 	int major = 0;
@@ -222,7 +228,7 @@ static bool has_error_log_option(const gateway *gateway)
 	return has;
 }
 
-/* Somebody listens at the socket; one that a killed nginx left behind is removed. */
+/* A process listens at the socket; a socket that a killed nginx left behind is removed. */
 static bool unix_is_taken(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -272,7 +278,7 @@ int nginx_test(const gateway *gateway)
 	bytes said = {.bytes_max = ANSWER_BYTES_MAX};
 	int result = CLI_OK;
 
-	/* nginx -t does not mind an address in use, and nginx itself tries for seconds. */
+	/* nginx -t accepts an address in use, and nginx itself retries for seconds. */
 	if (strncmp(gateway->listen, "unix:", 5) == 0 ? unix_is_taken(gateway->listen + 5)
 	                                              : port_is_taken(gateway->listen)) {
 		free(configuration);

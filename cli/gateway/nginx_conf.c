@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * nginx_conf.c: see nginx.h. Every value that comes from a user is held against a short list of
- * characters first; what is then written can be nothing but a value. The connection string is not
- * in the configuration at all, but in a file beside it.
+ * nginx_conf.c: see nginx.h. Every value from a user is first checked against a short list of
+ * characters, so it can only be a value in the configuration. The connection string is not in the
+ * configuration, but in a file next to it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ enum {
 	TIMEOUT_S = 60, /* how long the service may be silent */
 	ENDING_S = 10,  /* for the reports of a worker's last requests */
 	CONNECTIONS_MAX = 4096,
-	FILES_BESIDES = 64 /* logs, sockets, the database's connections, what nginx opens itself */
+	FILES_BESIDES = 64 /* logs, sockets, the database's connections, nginx's own files */
 };
 
 static bool is_text_of(const char *text, const char *characters, size_t length_max)
@@ -49,8 +49,10 @@ static bool is_port(const char *text)
 	return length >= 1 && length <= 5 && text[length] == '\0' && atoi(text) >= 1 && atoi(text) <= 65535;
 }
 
-/* The length of the host that a text starts with: a name, an IPv4 address, or
- * an IPv6 address in brackets; 0: none. */
+/*
+ * The length of the host at the start of a text: a name, an IPv4 address, or an IPv6 address in
+ * brackets; 0: none.
+ */
 static size_t host_length(const char *text)
 {
 	struct in6_addr address;
@@ -132,8 +134,10 @@ static bool is_variable(const char *text)
 	return is_text_of(variable_name(text), variable_characters, VARIABLE_MAX_BYTES);
 }
 
-/* What goes between double quotes: no control characters, and no '$', which
- * nginx would replace in some places. */
+/*
+ * Text for double quotes: no control characters, and no '$', which nginx would replace in some
+ * places.
+ */
 static bool is_file_name(const char *text)
 {
 	for (const char *at = text; *at != '\0'; at++) {
@@ -198,7 +202,7 @@ bool gateway_is_local(const gateway *gateway)
 
 /* ---- The configuration ---- */
 
-/* A value in double quotes, with the two characters escaped that mean something there. */
+/* A value in double quotes, with the two special characters escaped. */
 static void put_quoted(FILE *out, const char *text)
 {
 	fputc('"', out);
@@ -223,8 +227,8 @@ static void put_path(FILE *out, const char *indent, const char *name, const gate
 }
 
 /*
- * As many connections as files may be open: nginx raises its limit (1,024 for most users) as far as
- * the system lets it, and warns where it has more connections than that.
+ * As many connections as open files: nginx raises its limit (1,024 for most users) as far as the
+ * system allows, and warns if it has more connections than that.
  */
 static void put_connections(FILE *out)
 {
@@ -263,7 +267,7 @@ static void put_main(const gateway *gateway, FILE *out)
 	put_connections(out);
 }
 
-/* The path without its query, where secrets may be. */
+/* The path without its query, which may contain secrets. */
 static void put_log_format(bool json, FILE *out)
 {
 	static const char *const fields[][2] = {
@@ -314,8 +318,8 @@ static void put_http(const gateway *gateway, FILE *out)
 }
 
 /*
- * WebSocket, by GET alone: through a connection that a service has switched to HTTP/2 or TLS
- * requests would pass unseen. Without a regular expression, which not every nginx has.
+ * WebSocket, with GET only: through a connection that a service has switched to HTTP/2 or TLS,
+ * requests would pass unseen. Without a regular expression, which not every nginx supports.
  */
 static void put_upgrade(FILE *out)
 {
@@ -433,7 +437,7 @@ void gateway_print(const gateway *gateway, FILE *out)
 
 /* ---- Files ---- */
 
-/* A file of the directory, made anew. Its mode is set before anything is in it. */
+/* A new file in the directory. Its mode is set before anything is written to it. */
 static FILE *create(const gateway *gateway, const char *name, mode_t mode)
 {
 	char *path = cli_format("%s/%s", gateway->directory, name);
@@ -450,7 +454,7 @@ static FILE *create(const gateway *gateway, const char *name, mode_t mode)
 
 #define PASSFILE_NEW "passfile.new"
 
-/* Under a name of its own until it is whole: a worker may connect at any time. */
+/* Under a temporary name until it is complete: a worker may connect at any time. */
 static int copy_to_workers(const gateway *gateway, FILE *from)
 {
 	FILE *to = create(gateway, PASSFILE_NEW, 0600);
@@ -483,8 +487,10 @@ int gateway_copy_passwords(const gateway *gateway, bool *copied)
 	struct stat status;
 	int result = CLI_OK;
 
-	/* One of theirs they read themselves, at each connect. What libpq would not take from root,
-	 * since others may read it, they do not get either. */
+	/*
+	 * The workers read their own password file themselves, at each connect. A file that libpq would
+	 * refuse from root, because others can read it, is not copied either.
+	 */
 	*copied = file != NULL && fstat(fileno(file), &status) == 0 && status.st_uid != gateway->uid &&
 	          S_ISREG(status.st_mode) && (status.st_mode & 0077) == 0;
 	if (*copied) {

@@ -7,7 +7,7 @@
 #include "install.h"
 #include "native.h"
 
-/* What the contract's own SQL has to say, for example of roles that it may not make. */
+/* Notices of the contract's SQL, for example about roles that it may not create. */
 static void tell_notice(void *argument, const PGresult *notice)
 {
 	const char *severity = PQresultErrorField(notice, PG_DIAG_SEVERITY_NONLOCALIZED);

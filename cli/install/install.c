@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * install.c: installs and upgrades the contract. Everything happens in one transaction under
- * an advisory lock, so two at once are one after the other, and a failure leaves nothing.
- * Uses connect.c and the embedded contract.
+ * install.c: installs and upgrades the contract. Everything happens in one transaction under an
+ * advisory lock, so two at once run one after the other, and a failure leaves nothing. Uses
+ * connect.c and the embedded contract.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +77,7 @@ static const contract_part *part_of_row(int version)
 	return NULL;
 }
 
-/* Judges the rows of once.migration, which come in the order of their version. */
+/* Checks the rows of once.migration, which come in the order of their version. */
 static void judge_migrations(const PGresult *rows, install_state *state)
 {
 	int migrations = 0;
@@ -191,7 +191,7 @@ static int run_part(const cli_invocation *invocation, PGconn *connection, const 
 		const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
 		char *what = cli_format("nothing was changed: part '%s' of the contract failed", part->name);
 		if (part->kind == CONTRACT_SCHEMA && sqlstate != NULL && strcmp(sqlstate, "42501") == 0) {
-			/* There are no roles yet that could be granted. */
+			/* No roles exist yet that could be granted. */
 			char *message = cli_format("%s: %s", what, PQresultErrorField(answer, PG_DIAG_MESSAGE_PRIMARY));
 			result = cli_report(invocation, &(cli_problem){.exit_code = CLI_FAILED,
 			                                               .sqlstate = sqlstate,
@@ -220,8 +220,8 @@ static int record_part(const cli_invocation *invocation, PGconn *connection, con
 }
 
 /*
- * Functions may be current and yet not be all there, or a role have been made since that was
- * missing then: what doctor finds of it, and sends here, is put right.
+ * The functions may be current, but incomplete, or a role may have been created since that was
+ * missing then: this repairs everything for which doctor points here.
  */
 static int look_for_gaps(const cli_invocation *invocation, PGconn *connection, bool *whole)
 {
@@ -244,7 +244,7 @@ static int apply_parts(const cli_invocation *invocation, PGconn *connection, ins
 		const contract_part *part = &contract_parts[i];
 		switch (part->kind) {
 		case CONTRACT_PREPARATION:
-			break; /* has been run: what has come here was asked under it already */
+			break; /* has run: the checks before ran under it already */
 		case CONTRACT_SCHEMA:
 		case CONTRACT_RECORD:
 			exit_code = is_new ? run_part(invocation, connection, part) : CLI_OK;
@@ -283,8 +283,10 @@ static int apply_parts(const cli_invocation *invocation, PGconn *connection, ins
 int install_contract(const cli_invocation *invocation, PGconn *connection, install_result *result)
 {
 	*result = (install_result){.migrations_run = 0};
-	/* Whatever the default: what another init committed while this
-	 * one waited for the lock must be seen. */
+	/*
+	 * Regardless of the default: everything that another init committed while this one waited for
+	 * the lock must be visible.
+	 */
 	int exit_code = connect_command(invocation, connection, "BEGIN ISOLATION LEVEL READ COMMITTED", "cannot begin");
 	if (exit_code != CLI_OK) {
 		return exit_code;
@@ -318,13 +320,15 @@ int install_contract(const cli_invocation *invocation, PGconn *connection, insta
 		return connect_command(invocation, connection, "COMMIT",
 		                       "the contract may or may not be installed, run pgonce init again");
 	}
-	/* The failure is reported already; a connection that is gone has rolled back by itself. */
+	/* The failure is reported already; a lost connection has rolled back on its own. */
 	PQclear(PQexec(connection, "ROLLBACK"));
 	return exit_code;
 }
 
-/* The record of a part with its values in place of $1 to $4. All of them
- * are ours: names, hex digits, numbers. */
+/*
+ * The record of a part with its values instead of $1 to $4. All of them come from pgonce: names,
+ * hex digits, numbers.
+ */
 static void print_record(FILE *out, const contract_part *part)
 {
 	for (const char *at = sql_queries[SQL_RECORD_PART].text; *at != '\0'; at++) {

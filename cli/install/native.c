@@ -34,7 +34,7 @@ static bool is_wanted(const PGresult *state)
 	return available[0] != '\0' && strcmp(available, text_of(state, "installed")) != 0;
 }
 
-/* NULL, or the answer that says why not. */
+/* NULL, or the answer with the reason. */
 static PGresult *run(PGconn *connection, enum sql_id command, ExecStatusType expected)
 {
 	PGresult *result = connect_query(connection, command, 0, NULL);
@@ -47,8 +47,8 @@ static PGresult *run(PGconn *connection, enum sql_id command, ExecStatusType exp
 }
 
 /*
- * In a transaction, under the lock of installations: two CREATE EXTENSION at once collide, so who
- * comes second looks again.
+ * In a transaction, under the lock of installations: two CREATE EXTENSION at once collide, so the
+ * second checks again.
  */
 static PGresult *put_there(PGconn *connection)
 {
@@ -68,7 +68,7 @@ static PGresult *put_there(PGconn *connection)
 	return failure;
 }
 
-/* A transaction of its own, after the contract's: what fails here leaves that as it is. */
+/* A separate transaction, after the contract's: a failure here does not affect it. */
 static bool install(const cli_invocation *invocation, PGconn *connection)
 {
 	PQclear(PQexec(connection, "BEGIN ISOLATION LEVEL READ COMMITTED"));
@@ -120,7 +120,7 @@ static void set(native_state *state, native_use use, const char *first, const ch
 	snprintf(state->detail, sizeof state->detail, "%s%.100s%.100s", first, second, third);
 }
 
-/* Why the library leaves calls to SQL, intents' and events': "" where it does not. */
+/* Why the library leaves calls for intents and events to SQL: "" if it does not. */
 static void look_for_obstacle(PGconn *connection, const char *version, bool planned, native_state *state)
 {
 	PGresult *rows = connect_query(connection, SQL_NATIVE_OBSTACLE, 0, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * native.h: pgonce_native, the contract's hot functions in C, in a database: what is there, and
- * putting it there. For init, dev and doctor.
+ * native.h: pgonce_native, the contract's hot functions in C, in a database: its state, and its
+ * installation. For init, dev and doctor.
  */
 #pragma once
 
@@ -12,7 +12,7 @@ typedef enum native_use {
 	NATIVE_C,         /* it answers */
 	NATIVE_OTHER,     /* the server has another version than the database */
 	NATIVE_BROKEN,    /* it cannot be loaded */
-	NATIVE_UNTRUSTED, /* it leaves calls to SQL: something here is not as the contract makes it */
+	NATIVE_UNTRUSTED, /* it leaves calls to SQL: something differs from the contract */
 	NATIVE_UNKNOWN    /* this role may not call once.start */
 } native_use;
 
@@ -22,9 +22,9 @@ typedef struct native_state {
 } native_state;
 
 /*
- * Installs it, or brings it up to date, where the server has it and this role may. Never fails:
- * without it SQL does the same; what went wrong is a note. True: it is in the database now.
+ * Installs or updates it, if the server has it and this role may. Never fails: without it SQL does
+ * the same; a problem is a note. True: it is in the database now.
  */
 bool native_install(const cli_invocation *invocation, PGconn *connection);
-/* What answers in this database; loads the library into this session. */
+/* Which of the two answers in this database; loads the library into this session. */
 void native_inspect(PGconn *connection, native_state *state);

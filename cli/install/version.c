@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* version.c: pgonce version: who speaks which contract, here and,
- * where a database is named, there. */
+/*
+ * version.c: pgonce version: the versions of the command and its contract, and, with a database, of
+ * the contract there.
+ */
 #include <stdlib.h>
 
 #include "connect.h"

@@ -24,19 +24,19 @@ typedef struct job {
 	job_options options;
 	char *conninfo;
 	pthread_t thread;
-	int ended_fd; /* told of the end */
+	int ended_fd; /* notified of the end */
 	int exit_code;
 	char *problem;
 } job;
 
-/* What is to be run, as a file says it. */
+/* The jobs to run, from a file. */
 typedef struct job_set {
 	config *config;
 	job *jobs;
 	size_t count;
 } job_set;
 
-/* What is wrong with it: a line for each mistake, and what to do about the last. */
+/* Its errors: a line for each, and a hint for the last. */
 typedef struct findings {
 	char *problems;
 	const char *hint;
@@ -160,7 +160,7 @@ static char *conninfo_of(const cli_invocation *invocation, const config *config,
 
 /* ---- checking */
 
-/* Two that take the same: each alone is right. */
+/* Two that use the same exclusive thing: each alone is right. */
 static void check_takers(const job_set *set, findings *findings)
 {
 	const config_section *taker = NULL;
@@ -217,7 +217,7 @@ static const char *path_of(const cli_invocation *invocation)
 	return invocation->given[OPTION_CONFIG] ? invocation->text[OPTION_CONFIG] : CONFIG_STANDARD;
 }
 
-/* Reads the file, and looks for all that is wrong with it. True: nothing is. */
+/* Reads the file, and finds all errors in it. True: there are none. */
 static bool load(const cli_invocation *invocation, const job_kind *kind, job_set *set, findings *findings)
 {
 	*set = (job_set){0};
@@ -301,7 +301,7 @@ void jobs_metrics_stop(jobs_metrics *metrics)
 	*metrics = (jobs_metrics){0};
 }
 
-/* Starts each in a thread. How many it is; fewer after saying why. */
+/* Starts each in a thread. Returns how many started; fewer after an error message. */
 static size_t start_threads(const cli_invocation *invocation, const job_set *set, int ended_fd, metrics *metrics)
 {
 	for (size_t i = 0; i < set->count; i++) {
@@ -323,9 +323,9 @@ static size_t start_threads(const cli_invocation *invocation, const job_set *set
 }
 
 /*
- * SIGHUP: the jobs of the file as it is now; then those that run are to stop,
- * when they have finished what is in flight. False: the file is wrong, or of no
- * use, and everything goes on as it was.
+ * SIGHUP: reads the jobs of the file as it is now; then the running ones stop, when they have
+ * finished what is in flight. False: the file has errors, or cannot be used, and everything
+ * continues as before.
  */
 static bool reload(const cli_invocation *invocation, const job_kind *kind, job_set *next)
 {
@@ -348,7 +348,7 @@ static bool reload(const cli_invocation *invocation, const job_kind *kind, job_s
 	return false;
 }
 
-/* Until all threads have ended. True: so that *next can begin. */
+/* Waits until all threads have ended. True: *next can begin. */
 static bool await_threads(const cli_invocation *invocation, const job_kind *kind, int ended_fd, size_t count,
                           job_set *next)
 {
@@ -440,7 +440,7 @@ static int run_all(const cli_invocation *invocation, const job_kind *kind, job_s
 	return result;
 }
 
-/* --check-config: nothing is wrong; what is there to know? */
+/* --check-config: no errors; prints notes. */
 static void tell_checked(const cli_invocation *invocation, const job_kind *kind, const job_set *set)
 {
 	for (size_t i = 0; i < set->count; i++) {
@@ -460,7 +460,7 @@ int jobs_run(const cli_invocation *invocation, const job_kind *kind)
 	job_set set;
 	int result = CLI_OK;
 
-	/* First of all: from now on SIGHUP ends nothing. */
+	/* First: from now on SIGHUP ends nothing. */
 	if (!invocation->given[OPTION_CHECK_CONFIG] && !runtime_stop_install()) {
 		return cli_fail(invocation, CLI_FAILED, NULL, "cannot prepare for signals: %m");
 	}

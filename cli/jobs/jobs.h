@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * jobs.h: running the sections of the configuration file as jobs of this process, a thread each:
- * what pgonce relay and pgonce consume have in common.
+ * the common part of pgonce relay and pgonce consume.
  */
 #pragma once
 
@@ -13,7 +13,7 @@ typedef struct job_options {
 	const char *conninfo;
 	bool once;        /* --once */
 	bool log_batches; /* --log-batches */
-	metrics *metrics; /* NULL: nobody asks for any */
+	metrics *metrics; /* NULL: not requested */
 } job_options;
 
 typedef struct job_kind {
@@ -21,22 +21,24 @@ typedef struct job_kind {
 	const char *plural; /* "relays" */
 	/* The options alone. False: *problem (free it). */
 	bool (*check)(const config *config, const config_section *section, char **problem);
-	/* What to know of a section that is right: lines for people (free it); NULL: nothing. */
+	/* Notes about a valid section: lines for people (free it); NULL: none. */
 	char *(*note)(const config *config, const config_section *section);
-	/* What only one job of a process can have, and this one takes ("standard
-	 * output"); NULL: nothing of that kind. */
+	/*
+	 * A thing that only one job of a process can use, and this one does ("standard output"); NULL:
+	 * none.
+	 */
 	const char *(*takes)(const config_section *section);
 	/*
-	 * The job itself, until runtime_stopping or for good, in a thread of its own.
-	 * The exit code: CLI_OK when it stopped as asked; else *problem (free it),
-	 * and all jobs of the process are stopped.
+	 * The job itself, until runtime_stopping or for good, in its own thread. Returns the exit code:
+	 * CLI_OK when it stopped on request; otherwise *problem (free it), and all jobs of the process
+	 * are stopped.
 	 */
 	int (*run)(const config *config, const config_section *section, const job_options *options, char **problem);
 } job_kind;
 
 /*
- * --metrics: a registry, and a server for it and what `source` says (NULL: nothing); both NULL
- * where it is not asked for. CLI_OK, or a code after saying why not. Ended by jobs_metrics_stop.
+ * --metrics: a registry, and a server for it and for `source` (NULL: nothing); both NULL without
+ * the option. CLI_OK, or a code after an error message. Ended by jobs_metrics_stop.
  */
 typedef struct jobs_metrics {
 	metrics *metrics;
@@ -46,6 +48,8 @@ int jobs_metrics_start(const cli_invocation *invocation, const char *kind, const
                        jobs_metrics *result);
 void jobs_metrics_stop(jobs_metrics *metrics);
 
-/* Reads the file, runs those sections of the kind that the operands name (all, without
- * operands). The process's exit code. */
+/*
+ * Reads the file, runs those sections of the kind that the operands name (all, without operands).
+ * Returns the process's exit code.
+ */
 int jobs_run(const cli_invocation *invocation, const job_kind *kind);

@@ -26,7 +26,7 @@ static int exit_of(keeper_end end)
 	return CLI_FAILED;
 }
 
-/* What to do, where the problem does not say it itself. */
+/* A hint, if the problem has none. */
 static const char *hint_of(int result)
 {
 	return result == CLI_NO_SERVER

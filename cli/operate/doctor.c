@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * doctor.c: pgonce doctor: runs the checks of sql/doctor_*.sql, and those that only a client
- * can make (pooling.c), and says what to do. Changes nothing.
+ * doctor.c: pgonce doctor: runs the checks of sql/doctor_*.sql, and those that only a client can
+ * make (pooling.c), and prints what to do. Changes nothing.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,10 @@ typedef struct checkup {
 	int skipped;
 } checkup;
 
-/* A file of checks. Where this role may not look, or the contract is too old for it, all of
- * them are skipped: hence their names. */
+/*
+ * A file of checks. If this role may not read the tables, or the contract is too old for it, all
+ * its checks are skipped: hence their names.
+ */
 typedef struct section {
 	enum sql_id id;
 	const char *checks; /* separated by '|' */
@@ -74,14 +76,14 @@ static void note(checkup *checkup, const char *check, const char *level, const c
 		json_array_append_new(checkup->rows, row);
 		return;
 	}
-	/* Names of scopes, consumers and relays are in it, which others choose. */
+	/* It contains names of scopes, consumers and relays, which others choose. */
 	plain_line("%-7s  %-27s %s", level, check, found);
 	if (!well) {
 		plain_line("         %-27s -> %s", "", advice);
 	}
 }
 
-/* Each check for a program, all in one line for people. */
+/* Each check as JSON for a program, all in one line for people. */
 static void skip(checkup *checkup, const section *section, const char *found, const char *advice)
 {
 	char *names = cli_duplicate(section->checks);
@@ -101,7 +103,7 @@ static void skip(checkup *checkup, const section *section, const char *found, co
 	free(names);
 }
 
-/* The server refused to run a section. Whether that is a finding depends on why. */
+/* The server refused to run a file of checks. Whether that is a finding depends on the reason. */
 static void explain(checkup *checkup, const section *section, const PGresult *rows)
 {
 	const char *sqlstate = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
@@ -177,8 +179,10 @@ static void check_pooling(checkup *checkup, const char *conninfo)
 	     "turn off prepared statements in your driver, or set max_prepared_statements in PgBouncer 1.21 or later");
 }
 
-/* Of this connection, which stands for those of the same connection string. A
- * peer that is this machine needs no TLS. */
+/*
+ * For this connection, which represents those with the same connection string. A peer on this
+ * machine needs no TLS.
+ */
 static void check_encryption(checkup *checkup)
 {
 	const char *address = PQhostaddr(checkup->connection);
@@ -210,7 +214,7 @@ static void check_encryption(checkup *checkup)
 	PQconninfoFree(options);
 }
 
-/* Returns whether there is a contract whose tables can be looked at. */
+/* Returns whether there is a contract whose tables can be read. */
 static bool check_contract(checkup *checkup)
 {
 	install_state state;

@@ -17,8 +17,7 @@ enum {
 	PART_ROWS = 1000
 };
 
-/* What the options say, as the statement's parameters; what is made
- * here is freed with the marks. */
+/* The options as the statement's parameters; memory allocated here is freed with the marks. */
 typedef struct marks {
 	const char *parameters[PARAMETERS];
 	char *made[PARAMETERS];
@@ -149,7 +148,7 @@ static void print_more(const json_t *row)
 	free(trace);
 }
 
-/* What is found, told while it comes: whatever its number, a part of it is in memory. */
+/* The found rows, printed while they arrive: only a part of them is in memory. */
 typedef struct listing {
 	bool as_json;
 	size_t count;
@@ -157,7 +156,7 @@ typedef struct listing {
 	json_t *first; /* for people */
 	operator_table table;
 	int write_error; /* the errno; 0: none */
-	bool unknown;    /* a row is no JSON */
+	bool unknown;    /* a row is not JSON */
 } listing;
 
 static void print_part(listing *listing)
@@ -172,8 +171,10 @@ static void print_part(listing *listing)
 	}
 }
 
-/* An element of the document, as it would stand in the whole: an array of it
- * alone is "[", the element, and "\n]". */
+/*
+ * An element of the document, formatted as in the whole: an array of it alone is "[", the element,
+ * and "\n]".
+ */
 static void print_element(const listing *listing, json_t *row)
 {
 	json_t *array = json_pack("[O]", row);
@@ -189,7 +190,7 @@ static void print_element(const listing *listing, json_t *row)
 static bool take(void *argument, const PGresult *row)
 {
 	listing *listing = argument;
-	/* Numbers larger than a double holds exactly are in texts only. */
+	/* Numbers larger than a double holds exactly occur only in texts. */
 	json_t *json = json_loads(PQgetvalue(row, 0, 0), JSON_ALLOW_NUL, NULL);
 
 	if (json == NULL) {

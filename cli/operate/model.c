@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * model.c: see model.h. The shapes of tuples and pages are PostgreSQL's own (manual: Database Page
- * Layout, TOAST); the columns are those of contract/key/tables.sql. tests/cli/test_plan.py holds
- * it against measured tables.
+ * model.c: see model.h. The layouts of tuples and pages are PostgreSQL's (manual: Database Page
+ * Layout, TOAST); the columns are those of contract/key/tables.sql. tests/cli/test_plan.py compares
+ * it with measured tables.
  */
 #include <math.h>
 
@@ -18,7 +18,7 @@ enum {
 	TOAST_THRESHOLD = 2032,          /* longer rows are toasted */
 	TOAST_CHUNK = 1996,              /* bytes of a value in one chunk */
 	TOAST_CHUNK_HEADER = 24 + 8 + 4, /* header, id and number, length */
-	TOAST_POINTER = 18,              /* what stays in the row */
+	TOAST_POINTER = 18,              /* the part that stays in the row */
 	TOAST_INDEX_ENTRY = 8 + 8 + LINE_POINTER,
 	/* times, bucket, fence, attempts, status; state; format */
 	FIXED_FINISHED = 3 * 8 + 4 * 4 + 4 + 2,
@@ -26,7 +26,7 @@ enum {
 	FINGERPRINT = 1 + 32,
 	FIXED_EVENT = 8 + 8 + 8 + 8 + 16, /* id, day, xid, time, event's id */
 	EVENT_NAMES = 1 + 10 + 1 + 10,    /* topic and type, of usual length */
-	/* WAL: what a record costs besides the tuple in it. */
+	/* WAL: the cost of a record without its tuple. */
 	WAL_HEAP_INSERT = 24 + 20 + 5 + 5 - 23,
 	WAL_HEAP_UPDATE = 24 + 20 + 2 + 14 + 5 - 23,
 	WAL_INDEX_INSERT = 24 + 20 + 4,
@@ -35,15 +35,15 @@ enum {
 	WAL_DELETE_AND_VACUUM = 56 + 40
 };
 
-#define APPEND_FILL 0.90 /* of a leaf that was split at its right edge */
-#define RANDOM_FILL 0.69 /* ln 2: of leaves that were split in the middle, again and again */
+#define APPEND_FILL 0.90 /* of a leaf split at its right edge */
+#define RANDOM_FILL 0.69 /* ln 2: of leaves split in the middle, again and again */
 
 static double align(double bytes)
 {
 	return ceil(bytes / 8) * 8;
 }
 
-/* A value of variable length behind `at` bytes of row. */
+/* A value of variable length after `at` bytes of row. */
 static double value_end(double at, double bytes)
 {
 	return bytes <= 126 ? at + 1 + bytes : ceil(at / 4) * 4 + 4 + bytes;
@@ -69,7 +69,7 @@ static double finished_row(const model_input *input, bool *toasted)
 	return *toasted ? end + TOAST_POINTER : whole;
 }
 
-/* How many rows go on a page before the half that is left free for their completion is reached. */
+/* How many rows fit on a page before the half is reached that is left free for their completion. */
 static double rows_on_page(const model_input *input, double row, double claimed)
 {
 	double room = HEAP_ROOM - FILLFACTOR_RESERVE;
@@ -85,8 +85,8 @@ static double chunk_tuple(double bytes)
 }
 
 /*
- * Chunks are put one after the other: what is left of a page where the next does not fit stays
- * empty.
+ * Chunks are stored one after the other: the rest of a page that is too small for the next one
+ * stays empty.
  */
 static double toast_pages(double body_bytes, int bodies)
 {
@@ -108,7 +108,7 @@ static double toast_pages(double body_bytes, int bodies)
 	return pages;
 }
 
-/* Leaves and what stands above them. */
+/* Leaves and the pages above them. */
 static double index_entry_bytes(double entry, double fill)
 {
 	double per_leaf = floor(LEAF_ROOM * fill / entry);
@@ -147,7 +147,7 @@ static void model_events(const model_input *input, model_intent *intent)
 	double row = value_end(end, input->event_bytes);
 	double unique = align(ceil((index_tuple(input) - 4 + 11) / 4) * 4 + 4);
 
-	/* Longer payloads are toasted; by and large they take their own length. */
+	/* Longer payloads are toasted; roughly they take their own length. */
 	double heap = row > TOAST_THRESHOLD ? row : PAGE / floor(HEAP_ROOM / (align(row) + LINE_POINTER));
 	intent->outbox_bytes =
 	    input->events_per_intent *
@@ -170,15 +170,14 @@ model_intent model_of_intent(const model_input *input)
 	intent.heap_bytes = PAGE / intent.rows_per_page;
 	intent.index_bytes = index_entry_bytes(entry, fill);
 	intent.index_entries_per_leaf = floor(LEAF_ROOM * fill / entry);
-	/* A split logs what moves to the new leaf: a tenth at the right edge, half elsewhere. */
+	/*
+	 * A split logs the part that moves to the new leaf: a tenth at the right edge, half elsewhere.
+	 */
 	double split =
 	    LEAF_ROOM * (input->keys == MODEL_KEYS_DATED ? 1 - APPEND_FILL : 0.5) / intent.index_entries_per_leaf;
 	intent.wal_bytes = align(WAL_INDEX_INSERT + index_tuple(input)) + split + WAL_COMMIT + WAL_PER_INTENT;
 	if (input->leased) {
-		/*
-		 * What ends the row as it did before is not logged again; headers and a body stand behind
-		 * it.
-		 */
+		/* The unchanged end of the row is not logged again; headers and a body come after it. */
 		double same = input->headers_bytes > 0 || input->body_bytes > 0 ? 0 : name_bytes(input, 0) + input->owner_bytes;
 		intent.wal_bytes += align(WAL_HEAP_INSERT + claimed) + align(WAL_HEAP_UPDATE + finished - same) + WAL_COMMIT;
 	} else {
@@ -193,7 +192,7 @@ model_intent model_of_intent(const model_input *input)
 	return intent;
 }
 
-/* Of `pages`, how many are touched by n random visits. */
+/* How many of `pages` are touched by n random visits. */
 static double touched(double pages, double visits)
 {
 	return pages <= 0 ? 0 : pages * (1 - exp(-visits / pages));
@@ -213,13 +212,16 @@ model_total model_of_all(const model_input *input, const model_intent *intent)
 	total.index_bytes_per_day = total.rows_per_day * intent->index_bytes;
 	total.outbox_bytes_per_day = total.rows_per_day * intent->outbox_bytes;
 	total.bytes_per_day = total.heap_bytes_per_day + total.toast_bytes_per_day + total.index_bytes_per_day;
-	/* The outbox's days go when all relays have passed them: yesterday's and today's. */
+	/*
+	 * The outbox's days are dropped when all relays have passed them: yesterday's and today's
+	 * remain.
+	 */
 	total.bytes = total.bytes_per_day * total.days_held + 2 * total.outbox_bytes_per_day;
 	total.index_bytes = total.index_bytes_per_day * total.days_held;
 	total.wal_bytes_per_day = total.rows_per_day * intent->wal_bytes;
 	/*
-	 * Dated keys fill new pages, which need no image; random ones visit old leaves, each imaged
-	 * once per checkpoint.
+	 * Dated keys fill new pages, which need no image; random ones visit old leaves, each logged as
+	 * an image once per checkpoint.
 	 */
 	double leaves = dated ? 16 : total.index_bytes / PAGE;
 	/* filled again, and emptied */
@@ -232,7 +234,7 @@ model_total model_of_all(const model_input *input, const model_intent *intent)
 	                            ? fmin(total.index_bytes_per_day, input->rate * MODEL_HOT_SECONDS * intent->index_bytes)
 	                            : total.index_bytes;
 	/*
-	 * The retained days (the contract keeps a week of them whatever the keys are), today, those
+	 * The retained days (the contract keeps a week of them for all kinds of keys), today, those
 	 * ahead, and intent_d0.
 	 */
 	total.partitions = (dated ? fmax(total.days_held, 8) : 8) + MODEL_DAYS_AHEAD + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * model.h: what intents cost in PostgreSQL: bytes of heap, TOAST, index and WAL. Pure arithmetic:
+ * model.h: the cost of intents in PostgreSQL: bytes of heap, TOAST, index and WAL. Pure arithmetic:
  * for pgonce plan.
  */
 #pragma once
@@ -8,11 +8,11 @@
 #include <stdbool.h>
 
 typedef enum model_keys {
-	MODEL_KEYS_DATED, /* UUIDv7: one partition per day, entered at its right edge */
-	MODEL_KEYS_RANDOM /* any other: partition intent_d0, entered anywhere */
+	MODEL_KEYS_DATED, /* UUIDv7: one partition per day, inserted at its right edge */
+	MODEL_KEYS_RANDOM /* any other: partition intent_d0, inserted anywhere */
 } model_keys;
 
-/* Sizes in bytes, as stored: bodies are taken to be incompressible. */
+/* Sizes in bytes, as stored: bodies are assumed to be incompressible. */
 typedef struct model_input {
 	double rate; /* intents a second */
 	double retention_days;
@@ -49,18 +49,18 @@ typedef struct model_total {
 	double index_bytes_per_day;
 	double outbox_bytes_per_day;
 	double bytes_per_day;
-	double bytes; /* all that is held */
+	double bytes; /* everything that is kept */
 	double wal_bytes_per_day;
-	double full_page_bytes_per_day; /* besides, at the checkpoint interval below */
-	double purge_wal_bytes_per_day; /* of deleting and vacuuming; 0 where days are dropped */
-	double hot_index_bytes;         /* what has to stay in cache */
+	double full_page_bytes_per_day; /* in addition, at the checkpoint interval below */
+	double purge_wal_bytes_per_day; /* of deleting and vacuuming; 0 if days are dropped */
+	double hot_index_bytes;         /* what should stay in cache */
 	double index_bytes;
 	double partitions;
 } model_total;
 
 enum {
 	MODEL_CHECKPOINT_SECONDS = 300,
-	MODEL_HOT_SECONDS = 3600, /* dated keys: how long a key is likely to be asked for again */
+	MODEL_HOT_SECONDS = 3600, /* dated keys: how long a key is likely to be used */
 	MODEL_DAYS_AHEAD = 2
 };
 

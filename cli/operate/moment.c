@@ -17,7 +17,7 @@ enum {
 	FRACTION_DIGITS = 6
 };
 
-/* sscanf alone takes signs and spaces for digits. */
+/* sscanf alone accepts signs and spaces as digits. */
 static bool has_form(const char *text)
 {
 	static const char form[] = "0000-00-00T00:00:00";

@@ -127,7 +127,7 @@ int operator_query(const cli_invocation *invocation, PGconn *connection, enum sq
 	if (result != CLI_OK) {
 		return result;
 	}
-	/* Numbers larger than a double holds exactly are in texts only. */
+	/* Numbers larger than a double holds exactly occur only in texts. */
 	*json = PQntuples(answer) != 1      ? NULL
 	        : PQgetisnull(answer, 0, 0) ? json_null()
 	                                    : json_loads(PQgetvalue(answer, 0, 0), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
@@ -191,7 +191,7 @@ const char *operator_text(const json_t *object, const char *member)
 	return text != NULL ? text : "";
 }
 
-/* How many columns of a terminal it takes, as far as bytes tell. */
+/* Its width in columns of a terminal, as far as bytes tell. */
 static int width_of(const char *text)
 {
 	int width = 0;
@@ -307,7 +307,7 @@ char *operator_cut(const char *text, int columns)
 				break;
 			}
 		}
-		memcpy(at, "...", 4); /* there is room: what is cut off has more than three characters */
+		memcpy(at, "...", 4); /* there is room: the removed part has more than three characters */
 	}
 	return copy;
 }

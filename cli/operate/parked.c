@@ -82,7 +82,7 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 	}
 }
 
-/* --relay must have run in this database. CLI_OK, or after saying that it has not. */
+/* --relay must have run in this database. CLI_OK, or a code after an error message. */
 static int check_relay(const cli_invocation *invocation, PGconn *connection)
 {
 	const char *asked = invocation->text[OPTION_RELAY];
@@ -137,7 +137,7 @@ static int list_parked(const cli_invocation *invocation, PGconn *connection, con
 	return result;
 }
 
-/* ---- which one is meant */
+/* ---- finding the right one */
 
 /* "relay audit: dead, consumer stock, tenant 'a': retrying": free it. */
 static char *places_text(const json_t *places)
@@ -159,7 +159,7 @@ static char *places_text(const json_t *places)
 	return text;
 }
 
-/* Where it is parked or delayed, as the options narrow it: [{kind, holder, tenant, state}]. */
+/* Where it is parked or delayed, as narrowed by the options: [{kind, holder, tenant, state}]. */
 static int find_places(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **places)
 {
 	const char *parameters[] = {id, invocation->text[OPTION_KIND], invocation->text[OPTION_RELAY],
@@ -179,8 +179,10 @@ static int fail_several(const cli_invocation *invocation, const json_t *places, 
 	return result;
 }
 
-/* The event of this id as once.parked_show tells it; JSON's null if there is no such event, or if
- * the options ask for a message. */
+/*
+ * The event of this id as returned by once.parked_show; JSON's null if there is no such event, or
+ * if the options name a message.
+ */
 static int read_event(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **event)
 {
 	const char *kind = invocation->text[OPTION_KIND];
@@ -299,7 +301,7 @@ static void print_event(const json_t *event)
 	}
 }
 
-/* An event is one, with however many relays it is parked: they are all shown. */
+/* It is one event, even if several relays have it parked: they are all shown. */
 static bool is_one(const json_t *places)
 {
 	size_t index = 0;
@@ -372,7 +374,7 @@ static bool is_relay_of(const json_t *event, const char *name)
 	return false;
 }
 
-/* What is parked nowhere: there may be such an event all the same. */
+/* It is parked nowhere, but such an event may exist. */
 static int fail_not_parked(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
 	const char *asked = invocation->text[OPTION_RELAY];
@@ -420,7 +422,7 @@ static int find_place(const cli_invocation *invocation, PGconn *connection, cons
 	return result;
 }
 
-/* What the decision means, of an event, of a delayed one, of a message, and of many. */
+/* The meaning of the decision, for an event, a delayed one, a message, and for many. */
 typedef struct decision {
 	enum sql_id one, many;
 	const char *event, *delayed, *message, *all;
@@ -497,7 +499,7 @@ static int discard_parked(const cli_invocation *invocation, PGconn *connection, 
 
 /* ---- replay */
 
-/* The relay that --relay names, or the only one that there is; *relay is to be freed. */
+/* The relay that --relay names, or the only one; free *relay. */
 static int find_relay(const cli_invocation *invocation, PGconn *connection, char **relay)
 {
 	const char *asked = invocation->text[OPTION_RELAY];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * parked_many.c: see parked_many.h. A short transaction for each piece, so that a running relay or
- * consumer waits for none of them long. The contract decides; this file asks for the next piece
- * until there is none, and counts. Without --yes the contract only counts.
+ * parked_many.c: see parked_many.h. A short transaction for each part, so that a running relay or
+ * consumer never waits long. The contract decides; this file asks for the next part until there is
+ * none, and counts. Without --yes the contract only counts.
  */
 #include "parked_many.h"
 
@@ -15,15 +15,18 @@
 const option_id parked_filters[PARKED_FILTERS + 1] = {OPTION_KIND,  OPTION_RELAY, OPTION_CONSUMER, OPTION_TENANT,
                                                       OPTION_TOPIC, OPTION_TYPE,  OPTION_ERROR,    OPTION_STATE,
                                                       OPTION_UNTIL, OPTION_COUNT};
-/* Those of them that say which one is meant, if several have the same ID. */
+/* Those that select one of several with the same ID. */
 static const option_id of_one[] = {OPTION_KIND, OPTION_RELAY, OPTION_CONSUMER, OPTION_TENANT, OPTION_COUNT};
 static const option_id of_many[] = {OPTION_YES, OPTION_DRY_RUN, OPTION_COUNT};
 
 typedef struct decisions {
 	char *before; /* as the server reads --until; NULL: not given */
-	/* [{"kind": ..., "holder": ..., "topic": ..., "state": ..., "items": n}], as they were met */
+	/*
+	 * [{"kind": ..., "holder": ..., "topic": ..., "state": ..., "items": n}], in the order of
+	 * arrival
+	 */
 	json_t *groups;
-	/* Likewise, with "code": those that stay as they were. */
+	/* The same, with "code": those that stay as they were. */
 	json_t *skipped;
 	json_int_t events, messages, skipped_count;
 } decisions;
@@ -118,7 +121,7 @@ static int check_many(const cli_invocation *invocation, const char *verb)
 	return invocation->given[OPTION_YES] ? operator_check_reason(invocation, verb) : CLI_OK;
 }
 
-/* The first option given that is for many alone; OPTION_COUNT: none. */
+/* The first given option that is only for many; OPTION_COUNT: none. */
 static option_id find_of_many(const cli_invocation *invocation)
 {
 	const option_id *const lists[] = {parked_filters, of_many};
@@ -171,7 +174,7 @@ static void count(decisions *decisions, const PGresult *rows, int row)
 	json_t *known = NULL;
 
 	if (found == 0) {
-		return; /* a row that only says where to go on */
+		return; /* a row that only has the cursor */
 	}
 	if (code != NULL) {
 		decisions->skipped_count += found;
@@ -254,7 +257,7 @@ static void tell(const cli_invocation *invocation, const char *done, const decis
 	}
 }
 
-/* One piece, a transaction by itself. */
+/* One part, in its own transaction. */
 static int decide_piece(const cli_invocation *invocation, PGconn *connection, enum sql_id statement, int size,
                         const char *const *parameters, PGresult **rows)
 {
@@ -263,7 +266,7 @@ static int decide_piece(const cli_invocation *invocation, PGconn *connection, en
 	int result = CLI_OK;
 
 	if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
-		/* An error that the server has told is a transaction that was rolled back. */
+		/* An error from the server means that the transaction was rolled back. */
 		result = cli_report_result(invocation, connection, answer,
 		                           is_lost && invocation->given[OPTION_YES]
 		                               ? "the last decisions may or may not be stored, start it again"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* plan.c: pgonce plan: says what a rate of intents will need, by
- * model.c. Connects to nothing. */
+/* plan.c: pgonce plan: prints what a rate of intents will need, by model.c. Connects to nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,7 +113,7 @@ static void print_plan_json(const model_input *input, const model_intent *one, c
 	                         figures_json(day, COUNT(day)), "held", figures_json(held, COUNT(held)), "longer", longer));
 }
 
-/* "12.3 GB"; three figures, since no more are known. */
+/* "12.3 GB"; three digits, since more are not known. */
 static const char *size_text(double bytes, char *text, size_t text_size)
 {
 	static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -154,7 +153,7 @@ static void print_longer(const model_input *input, const model_intent *one)
 static void print_plan(const model_input *input, const model_intent *one, const model_total *all)
 {
 	bool dated = input->keys == MODEL_KEYS_DATED;
-	/* as sql/doctor_settings.sql wants them */
+	/* as sql/doctor_settings.sql expects them */
 	double locks = 2 * all->partitions + 4 * (2 + MODEL_DAYS_AHEAD);
 
 	printf("One intent (%s, %s keys)\n",

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pooling.c: see pooling.h. A pooler gives out process numbers of its own, so the server's own
- * number of the process differs from the connection's. Two connections that are open at once and
- * meet the same process can only share it from transaction to transaction; a pooler by statement
- * refuses transactions.
+ * pooling.c: see pooling.h. A pooler reports its own process numbers, so the server's own number of
+ * the process differs from the connection's. Two open connections that reach the same process can
+ * only share it from transaction to transaction; a pooler in statement mode refuses transactions.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -26,8 +25,8 @@ static bool works(PGresult *result)
 }
 
 /*
- * The server's process, 0 where it did not answer in time: with session pooling, the second may
- * have to wait for the first.
+ * The server's process, 0 if it did not answer in time: with session pooling, the second may have
+ * to wait for the first.
  */
 static int process_of(PGconn *connection)
 {
@@ -52,8 +51,8 @@ static int process_of(PGconn *connection)
 }
 
 /*
- * Whether the two meet one process. A pool hands out what was given back last, or in turn: so they
- * ask alternately, for a while.
+ * Whether the two reach one process. A pool hands out the most recently returned connection, or
+ * each in turn: so they ask alternately, for a while.
  */
 static bool shares(PGconn *first, PGconn *second)
 {

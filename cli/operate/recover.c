@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * recover.c: pgonce recover: goes through all stale intents, or all in doubt
- * (once.recover), a short transaction for each piece, and tells each decision. The contract
- * decides; this file only asks for the next piece until there is none.
+ * recover.c: pgonce recover: goes through all stale intents, or all in doubt (once.recover), with a
+ * short transaction for each part, and prints each decision. The contract decides; this file only
+ * asks for the next part until there is none.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,8 +13,10 @@
 #include "story.h"
 
 enum {
-	/* Few at a time: each may cost a call of a verify function, and the rows of a
-	 * piece stay locked until it commits. */
+	/*
+	 * Few at a time: each may cost a call of a verify function, and the rows of a part stay locked
+	 * until it commits.
+	 */
 	PIECE = 20,
 	COLUMNS = 8,
 	KINDS = 4
@@ -30,10 +32,10 @@ typedef struct recovery {
 	const cli_invocation *invocation;
 	PGconn *connection;
 	json_t *decisions; /* with --json */
-	char *after;       /* NULL: at the beginning, or through */
+	char *after;       /* NULL: at the beginning, or done */
 	tally tallies[KINDS];
 	int64_t seen;
-	int64_t other; /* decided in a word that this version does not know */
+	int64_t other; /* decided with a word that this version does not know */
 } recovery;
 
 static const char *cell(const PGresult *rows, int row, int column)
@@ -73,7 +75,7 @@ static void tell_decision(recovery *recovery, const PGresult *rows, int row)
 	free(named);
 }
 
-/* One piece, in a transaction of its own; a dry run rolls it back. */
+/* One part, in its own transaction; a dry run rolls it back. */
 static int recover_piece(recovery *recovery)
 {
 	const cli_invocation *invocation = recovery->invocation;
@@ -93,7 +95,7 @@ static int recover_piece(recovery *recovery)
 	}
 	char *next = NULL;
 	for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
-		/* A row without a key only says where to go on. */
+		/* A row without a key only has the cursor. */
 		if (!PQgetisnull(rows, row, 2)) {
 			tell_decision(recovery, rows, row);
 		}
@@ -159,7 +161,7 @@ int cli_recover(const cli_invocation *invocation)
 		do {
 			result = recover_piece(&recovery);
 		} while (result == CLI_OK && recovery.after != NULL);
-		/* One that failed before it saw anything knows nothing of what there is. */
+		/* A run that failed before it read anything has no counts. */
 		if (result == CLI_OK || recovery.seen > 0) {
 			tell_summary(&recovery);
 		}

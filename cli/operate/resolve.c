@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry
- * run rolls back. It never guesses: without --as it tells what is known and what would fit, and
- * changes nothing. With --all: see resolve_many.c.
+ * resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry run
+ * rolls back. It never guesses: without --as it prints what is known and which decisions are
+ * possible, and changes nothing. With --all: see resolve_many.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +22,10 @@ enum {
 	REASON_BYTES_MAX = 4096
 };
 
-/* What the scope's verify function says. */
+/* The answer of the scope's verify function. */
 typedef struct opinion {
 	bool asked;      /* there is such a function, and it answered */
-	char answer[16]; /* happened, absent, unknown; "" where it was not asked */
+	char answer[16]; /* happened, absent, unknown; "" if it was not asked */
 	char *problem;   /* why it did not answer; NULL */
 } opinion;
 
@@ -41,7 +41,7 @@ static once_state state_of_word(const char *word)
 	return ONCE_STATE_NONE; /* the command line was checked against these words */
 }
 
-/* ---- what would fit */
+/* ---- possible decisions */
 
 static bool is_decidable(const json_t *told)
 {
@@ -51,7 +51,7 @@ static bool is_decidable(const json_t *told)
 	       strcmp(verdict, "retryable_failure") == 0;
 }
 
-/* A verify function that fails is reported, and is no failure of this command. */
+/* A verify function that fails is reported, but is not a failure of this command. */
 static void ask_verify(PGconn *connection, const once_intent *intent, opinion *opinion)
 {
 	const char *parameters[] = {intent->scope, intent->key, intent->tenant};
@@ -67,7 +67,7 @@ static void ask_verify(PGconn *connection, const once_intent *intent, opinion *o
 	PQclear(answer);
 }
 
-/* The one decision that fits what is known; NULL: none does. */
+/* The one decision that matches what is known; NULL: none does. */
 static const char *fitting(const opinion *opinion)
 {
 	return strcmp(opinion->answer, "happened") == 0 ? "succeeded"
@@ -98,7 +98,7 @@ static void tell_opinion(const opinion *opinion)
 	}
 }
 
-/* Nothing is decided: the story, what verify says, and what to type. */
+/* Nothing is decided: prints the story, the answer of verify, and the commands to type. */
 static int explain(const cli_invocation *invocation, PGconn *connection, const once_intent *intent, const story *story)
 {
 	opinion opinion = {.asked = false};
@@ -253,8 +253,10 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 
 /* ---- the command line */
 
-/* --reason, or what somebody at the terminal answers. CLI_OK, with *reason
- * (free it), or CLI_USAGE after saying that it is missing. */
+/*
+ * --reason, or the answer typed at the terminal. CLI_OK, with *reason (free it), or CLI_USAGE after
+ * saying that it is missing.
+ */
 static int find_reason(const cli_invocation *invocation, char **reason)
 {
 	char line[REASON_BYTES_MAX];
@@ -298,7 +300,7 @@ static int read_body(const cli_invocation *invocation, bytes *body, once_outcome
 	return CLI_OK;
 }
 
-/* A text that one header's line can carry. */
+/* A text that is valid in one header line. */
 static bool is_header_text(const json_t *value)
 {
 	const char *text = json_string_value(value);
@@ -306,8 +308,7 @@ static bool is_header_text(const json_t *value)
 	return text != NULL && strpbrk(text, "\r\n") == NULL;
 }
 
-/* Headers as SQL that is written by hand stores them: {"Link": ["a",
- * "b"], "Content-Type": "text/plain"}. */
+/* Headers as hand-written SQL stores them: {"Link": ["a", "b"], "Content-Type": "text/plain"}. */
 static bool are_headers(json_t *headers)
 {
 	const char *name;
@@ -331,7 +332,7 @@ static bool are_headers(json_t *headers)
 	return json_is_object(headers);
 }
 
-/* --headers and --result. *type is what the caller frees. */
+/* --headers and --result. The caller frees *type. */
 static int read_rest(const cli_invocation *invocation, once_outcome *outcome, char **type)
 {
 	if (invocation->given[OPTION_RESULT]) {
@@ -416,8 +417,7 @@ int cli_resolve(const cli_invocation *invocation)
 	if (result == CLI_OK) {
 		result = read_body(invocation, &body, &outcome);
 	}
-	/* Asked for before a connection is made: nothing waits in the
-	 * database while somebody thinks. */
+	/* Asked for before connecting: nothing in the database waits while the operator thinks. */
 	if (result == CLI_OK && invocation->given[OPTION_AS]) {
 		result = find_reason(invocation, &reason);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * resolve_many.c: see resolve_many.h. A short transaction for each piece: what is decided is in
- * doubt no more, so that one that was interrupted is just started again. The contract decides; this
- * file asks for the next piece until there is none, and counts.
+ * resolve_many.c: see resolve_many.h. A short transaction for each part: a decided intent is no
+ * longer in doubt, so after an interruption just start it again. The contract decides; this file
+ * asks for the next part until there is none, and counts.
  */
 #include "resolve_many.h"
 
@@ -19,10 +19,10 @@ enum {
 
 typedef struct decisions {
 	char *since, *until; /* as the server reads them; NULL: not given */
-	/* [{"error": ..., "decided": n, "skipped": n}], in the order in which they were met */
+	/* [{"error": ..., "decided": n, "skipped": n}], in the order of arrival */
 	json_t *errors;
 	int64_t decided;
-	int64_t skipped; /* decided, or being reported, by somebody else */
+	int64_t skipped; /* decided, or being reported, by another session */
 } decisions;
 
 char *resolve_many_named(const cli_invocation *invocation)
@@ -78,7 +78,7 @@ static void count(decisions *decisions, const PGresult *rows, int row)
 		}
 	}
 	if (decided + skipped == 0) {
-		return; /* a row that only says where to go on */
+		return; /* a row that only has the cursor */
 	}
 	if (index == json_array_size(decisions->errors)) {
 		json_array_append_new(decisions->errors, known = json_pack("{s:s?}", "error", error));
@@ -121,7 +121,7 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 	}
 }
 
-/* One piece, a transaction by itself. */
+/* One part, in its own transaction. */
 static int resolve_piece(const cli_invocation *invocation, PGconn *connection, const char *const *parameters,
                          PGresult **rows)
 {
@@ -130,7 +130,7 @@ static int resolve_piece(const cli_invocation *invocation, PGconn *connection, c
 	int result = CLI_OK;
 
 	if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
-		/* An error that the server has told is a transaction that was rolled back. */
+		/* An error from the server means that the transaction was rolled back. */
 		result = cli_report_result(invocation, connection, answer,
 		                           is_lost && !invocation->given[OPTION_DRY_RUN]
 		                               ? "the last decisions may or may not be stored, start it again"

@@ -5,6 +5,6 @@
 
 #include "connect.h"
 
-/* `named` is what is decided about, for a message: free it. */
+/* `named` describes the intents, for a message: free it. */
 char *resolve_many_named(const cli_invocation *invocation);
 int resolve_many(const cli_invocation *invocation, PGconn *connection, const char *reason, const once_outcome *outcome);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* show.c: pgonce show: the story of one intent, for people or as the document that it is. */
+/* show.c: pgonce show: the story of one intent, for people or as its JSON document. */
 #include <stdlib.h>
 
 #include "story.h"

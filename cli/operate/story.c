@@ -84,8 +84,8 @@ int story_absent(const cli_invocation *invocation, once_session *session, const 
 /* ---- words */
 
 /*
- * A word that a shell takes as it is, or in quotes: single ones, and $'...' (POSIX.1-2024, bash)
- * where a character of it must not reach a terminal, by its bytes' numbers.
+ * A word for a shell: unquoted, or in single quotes, or as $'...' (POSIX.1-2024, bash) with numeric
+ * escapes if one of its characters must not reach a terminal.
  */
 static char *quoted(const char *word)
 {
@@ -301,7 +301,7 @@ static void tell_timeline(const json_t *told)
 	}
 }
 
-/* Who decided what and why, and what was before and after where that is known. */
+/* Who decided what and why, and the states before and after if known. */
 static void tell_decisions(const json_t *told)
 {
 	const json_t *decision = NULL;
@@ -314,7 +314,7 @@ static void tell_decisions(const json_t *told)
 		const char *kind = operator_text(decision, "kind");
 		bool attempt = strcmp(kind, "takeover") == 0 || strcmp(kind, "retry") == 0;
 		if (attempt || (text_of(decision, "before") == NULL && text_of(decision, "after") == NULL)) {
-			continue; /* the timeline says all that is known */
+			continue; /* the timeline has everything that is known */
 		}
 		fputs(begun ? "" : "decisions\n", stdout);
 		begun = true;
@@ -342,7 +342,7 @@ static void tell_payload(const json_t *event)
 		free(bytes);
 		return;
 	}
-	/* The text of its JSON, so that its numbers stay as they were written. */
+	/* The text of its JSON, so that its numbers stay as written. */
 	plain_line("    %s", text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
 }
 

@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* story.h: the story of one intent (once.story): asking for it, and telling it
- * to people. For show, resolve and top. */
+/*
+ * story.h: the story of one intent (once.story): asking for it, and printing it for people. For
+ * show, resolve and top.
+ */
 #pragma once
 
 #include "connect.h"
 
 typedef struct story {
 	char *
-	    /* the whole of it, as JSON text by the server: a reader of numbers
-	     * as doubles would show other amounts */
+	    /*
+	     * the complete story, as JSON text by the server: a reader of numbers as doubles would show
+	     * other amounts
+	     */
 	    document;
 	json_t *
-	    /* the same for telling: what users wrote is text in it, never parsed;
-	     * {"now": ..., ...}; NULL: no such intent */
+	    /*
+	     * the same for printing: users' data is text in it, never parsed; {"now": ..., ...}; NULL:
+	     * no such intent
+	     */
 	    told;
 } story;
 
-/* Reads the answer of the statement SQL_STORY. False: it is in an
- * unknown form. story_free in any case. */
+/*
+ * Reads the answer of the statement SQL_STORY. False: it is in an unknown form. Call story_free in
+ * any case.
+ */
 bool story_read(const PGresult *answer, story *story);
-/* Asks, and waits. CLI_OK (told may be NULL), or an exit code after saying what is wrong. */
+/* Asks, and waits. CLI_OK (told may be NULL), or an exit code after an error message. */
 int story_ask(const cli_invocation *invocation, PGconn *connection, const once_intent *intent, story *story);
 void story_free(story *story);
 
@@ -27,7 +35,7 @@ void story_free(story *story);
 void story_tell(const json_t *told);
 /* What the next attempt would get, as a sentence. */
 const char *story_meaning(const char *verdict);
-/* Says that there is none, or that its day is retired; CLI_NOT_FOUND. */
+/* Reports that there is none, or that its day is retired; CLI_NOT_FOUND. */
 int story_absent(const cli_invocation *invocation, once_session *session, const once_intent *intent);
 /* "pgonce VERB --tenant T --scope S --key K", quoted for a shell; free it. */
 char *story_command(const char *verb, const char *tenant, const char *scope, const char *key);

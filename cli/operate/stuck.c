@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* stuck.c: pgonce stuck and pgonce in-doubt: what does not finish by
- * itself, each with what to type next. */
+/*
+ * stuck.c: pgonce stuck and pgonce in-doubt: intents that need a decision, each with the next
+ * command.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -33,7 +35,7 @@ static void print_to_show(const json_t *row)
 	print_intent(row, "show");
 }
 
-/* The code is what resolve --all narrows by. */
+/* resolve --all narrows by this code. */
 static void print_to_resolve(const json_t *row)
 {
 	if (operator_text(row, "error_code")[0] != '\0') {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * top.c: pgonce top: what the contract does at this moment, as text or as JSON. What is printed is
- * in top_picture.c.
+ * top.c: pgonce top: the contract's current activity, as text or as JSON. top_picture.c prints it.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -10,10 +9,10 @@
 #include "top_picture.h"
 
 enum {
-	SLOW_MS = 3000 /* a question that is open for so long is told */
+	SLOW_MS = 3000 /* a query that takes longer than this is reported */
 };
 
-/* The answer to one question; the caller clears. One that does not come is said, and waited for. */
+/* The answer to one query; the caller clears it. A late one is reported, and waited for. */
 static PGresult *ask(const cli_invocation *invocation, PGconn *connection, enum sql_id id)
 {
 	PGresult *answer = NULL, *next = NULL;
@@ -31,7 +30,7 @@ static PGresult *ask(const cli_invocation *invocation, PGconn *connection, enum 
 	return answer;
 }
 
-/* NULL: the question failed, which is said; *result is the command's then. The caller frees. */
+/* NULL: the query failed, which is reported; *result is the command's then. The caller frees. */
 static json_t *ask_json(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int *result)
 {
 	PGresult *answer = ask(invocation, connection, id);

@@ -10,11 +10,11 @@
 #include "plain.h"
 
 enum {
-	NAME_COLUMNS = 36, /* what is longer is cut: pgonce find and --json have it whole */
+	NAME_COLUMNS = 36, /* longer values are cut: pgonce find and --json have them complete */
 	CELL_BYTES = 64
 };
 
-/* ---- what is in the answers */
+/* ---- the fields of the answers */
 
 static double number_of(const json_t *object, const char *member)
 {

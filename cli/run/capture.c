@@ -8,7 +8,7 @@
 enum {
 	HEAD_BYTES = 5,
 	COUNTS_BYTES = 16,
-	/* What capture_truncate and capture_finish must always find room for. */
+	/* The space that capture_truncate and capture_finish always need. */
 	RESERVED_BYTES = HEAD_BYTES + COUNTS_BYTES + HEAD_BYTES + 1
 };
 

@@ -53,9 +53,9 @@ static bool in_foreground(void)
 }
 
 /*
- * If pgonce is killed, nobody renews the lease any more. The kernel signals CMD. This process
- * signals what CMD has started, and does nothing else: the group gets SIGTERM, and SIGKILL if that
- * has not ended it. A first message on the pipe says which group.
+ * If pgonce is killed, the lease is no longer renewed. The kernel signals CMD. This guard process
+ * signals CMD's children, and does nothing else: the group gets SIGTERM, and SIGKILL if it has not
+ * ended by then. A first message on the pipe gives the group.
  */
 static _Noreturn void guard(int life)
 {
@@ -64,7 +64,7 @@ static _Noreturn void guard(int life)
 	char word;
 
 	setsid();
-	/* Nothing of pgonce's stays open here: its output's reader waits for the end. */
+	/* No descriptor of pgonce stays open here: its output's reader waits for the end. */
 	if (dup2(life, STDIN_FILENO) < 0) {
 		_exit(1);
 	}
@@ -80,7 +80,7 @@ static _Noreturn void guard(int life)
 	_exit(0);
 }
 
-/* Before CMD: without one nothing is started. 0 or an errno. */
+/* Before CMD: without a guard nothing is started. 0 or an errno. */
 static int guard_start(child *child)
 {
 	int ends[2];
@@ -111,7 +111,7 @@ void child_let_go(child *child)
 {
 	if (child->life >= 0) {
 		ssize_t written = write(child->life, "e", 1);
-		(void)written; /* where it is gone, nobody does harm */
+		(void)written; /* if it is gone, this does no harm */
 		close(child->life);
 		child->life = -1;
 	}
@@ -122,8 +122,10 @@ static _Noreturn void become(const child *child, char *const *argv, int input, i
 {
 	bool good = true;
 
-	/* If pgonce is killed, nobody renews the lease any more: CMD gets
-	 * SIGTERM, as when it is lost. */
+	/*
+	 * If pgonce is killed, the lease is no longer renewed: CMD gets SIGTERM, as when the lease is
+	 * lost.
+	 */
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	good = getppid() == parent;
 	if (child->own_group) {
@@ -137,7 +139,7 @@ static _Noreturn void become(const child *child, char *const *argv, int input, i
 	}
 	int problem = errno;
 	ssize_t written = write(report, &problem, sizeof problem);
-	(void)written; /* nobody is left to tell */
+	(void)written; /* no reader is left */
 	_exit(127);
 }
 
@@ -178,13 +180,13 @@ int child_start(child *child, char *const *argv, int input, const child_signals 
 	}
 	if (child->life >= 0) {
 		ssize_t told = write(child->life, &child->pid, sizeof child->pid);
-		(void)told; /* the guard is our own child, and reads this first */
+		(void)told; /* the guard is pgonce's own child, and reads this first */
 	}
 	close(out[1]);
 	close(err[1]);
 	close(report[1]);
 	out[1] = err[1] = report[1] = -1;
-	/* exec closes the report; before that comes, if anything, the reason why there was none. */
+	/* exec closes the pipe; before that it may contain the reason for a failure. */
 	ssize_t got;
 	do {
 		got = read(report[0], &problem, sizeof problem);

@@ -12,7 +12,7 @@
 #include "heartbeat.h"
 
 enum {
-	PATIENCE_MS = 2000, /* how long heartbeat_stop waits for a call that is under way */
+	PATIENCE_MS = 2000, /* how long heartbeat_stop waits for a running call */
 	RETRY_MS = 500      /* between tries to reach the database, at most */
 };
 
@@ -20,13 +20,13 @@ struct heartbeat {
 	pthread_t thread;
 	char *conninfo;
 	once_session *session;
-	once_intent intent; /* of copies: a call that hangs may outlive everything else */
+	once_intent intent; /* copies, since a hanging call may outlive everything else */
 	int fence;
 	int64_t lease_ms;
 	_Atomic int64_t renewed_at_ms;
 	int stop[2]; /* closed at the writing end: stop */
 	int said[2];
-	bool ended; /* its last word was taken */
+	bool ended; /* its last message was taken */
 };
 
 int64_t monotonic_ms(void)
@@ -40,7 +40,7 @@ int64_t monotonic_ms(void)
 static void say(const heartbeat *heartbeat, char word)
 {
 	ssize_t written = write(heartbeat->said[1], &word, 1);
-	(void)written; /* three bytes at most ever lie in the pipe */
+	(void)written; /* the pipe contains at most three bytes */
 }
 
 typedef enum renewal {
@@ -72,7 +72,7 @@ static renewal renew(heartbeat *heartbeat)
 	return RENEWED;
 }
 
-/* Waits to be stopped; false where the time passes first. */
+/* Waits to be stopped; false if the time passes first. */
 static bool told_to_stop(const heartbeat *heartbeat, int64_t wait_ms)
 {
 	struct pollfd stop = {.fd = heartbeat->stop[0], .events = POLLIN};
@@ -182,7 +182,7 @@ once_session *heartbeat_stop(heartbeat *heartbeat, int64_t *renewed_at_ms)
 	}
 	*renewed_at_ms = atomic_load(&heartbeat->renewed_at_ms);
 	if (!heartbeat->ended) {
-		/* It hangs in a call. What it holds stays its own; the process ends before long. */
+		/* It hangs in a call. It keeps its memory; the process ends soon. */
 		pthread_detach(heartbeat->thread);
 		return NULL;
 	}

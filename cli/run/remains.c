@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * remains.c: see remains.h. CMD finds its intent in its environment (run.c), and so does
- * whatever it starts: that is how they are known again, without a record that could be out of date.
+ * remains.c: see remains.h. CMD finds its intent in its environment (run.c), and so do the
+ * processes that it starts: so they can be recognised without a record that could be out of date.
  */
 #include "remains.h"
 
@@ -18,7 +18,7 @@ enum {
 	TOLD_MAX = 20
 };
 
-/* A file of /proc/PID, terminated by an additional NUL. Empty where it cannot be read. */
+/* A file of /proc/PID, terminated by an additional NUL. Empty if it cannot be read. */
 static bytes read_file(const char *pid, const char *name)
 {
 	char *path = cli_format("/proc/%s/%s", pid, name);

@@ -39,11 +39,11 @@ static bool write_all(int fd, const void *data, size_t length)
 	return true;
 }
 
-/* A stream whose reader went away, or that is full, takes nothing more; the other one does. */
+/* A stream whose reader has gone, or that is full, gets nothing more; the other one does. */
 typedef struct outlet {
 	int fd;
 	bool ended;
-	int error; /* the errno; 0: none, or its reader went away */
+	int error; /* the errno; 0: none, or its reader has gone */
 } outlet;
 
 static void write_to(outlet *outlet, const void *data, size_t length)
@@ -95,14 +95,16 @@ int replay_outcome(const cli_invocation *invocation, const once_intent *intent, 
 		capture_check(body.data, body.length, &status);
 		replay_chunks(invocation, body, &out, &err);
 	} else {
-		/* Nobody's exit status: an operator decided. What is no exit status still
-		 * must not turn a failure into a success. */
+		/*
+		 * Not CMD's exit status: an operator decided. A value that is not an exit status still must
+		 * not turn a failure into a success.
+		 */
 		status = once_answer_response_status(answer);
 		status = status >= 0 && status <= 255 ? status : 0;
 		status = failed && status == 0 ? CLI_FAILED : status;
 		write_to(&out, body.data, body.length);
 	}
-	/* What CMD itself did not say: that it was given up, or why an operator closed it. */
+	/* Not written by CMD: that it was given up, or why an operator closed it. */
 	if (failed && error_code != NULL && strcmp(error_code, "exit") != 0 && strcmp(error_code, "signal") != 0) {
 		char *detail = cli_intent_text(intent);
 		cli_note(invocation, "the intent failed for good (SQLSTATE P4030, %s): %s: %s", error_code, detail,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * run.c: pgonce run: claim, run CMD under the lease (supervise.c), record
- * what it said; or replay it (replay.c).
+ * run.c: pgonce run: claim, run CMD under the lease (supervise.c), store its output; or replay it
+ * (replay.c).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 enum {
 	OUTPUT_BYTES_DEFAULT = 1024 * 1024,
 	CLAIM_TRIES_MAX = 5, /* a race under SERIALIZABLE ends in 40001 */
-	/* how long the outcome of CMD is offered to a database that does not answer */
+	/* how long storing CMD's outcome is retried if the database does not answer */
 	LEASES_OF_PATIENCE = 3,
 	RETRY_MS = 500
 };
@@ -45,7 +45,7 @@ typedef struct run {
 	int write_error; /* the errno with which its output could not be written, or 0 */
 } run;
 
-/* Who works, for people: "pgonce run ann@build-7 pid 4711". */
+/* The worker's name, for people: "pgonce run ann@build-7 pid 4711". */
 static char *describe_owner(void)
 {
 	char host[128] = "";
@@ -74,7 +74,7 @@ static int take_fingerprint(run *run)
 	return code == ONCE_OK ? CLI_OK : cli_report_error(run->invocation, error);
 }
 
-/* Where the shell would look for it: 0, or the errno with which exec would fail. */
+/* Looks where the shell would look for it: 0, or the errno with which exec would fail. */
 static int find_executable(const char *name)
 {
 	const char *path = getenv("PATH");
@@ -87,7 +87,7 @@ static int find_executable(const char *name)
 	     at = strchr(at, ':'), at = at != NULL ? at + 1 : NULL) {
 		int length = (int)strcspn(at, ":");
 		char *file = cli_format("%.*s%s%s", length, at, length > 0 ? "/" : "", name);
-		/* A directory of PATH that may not be searched is passed over, as shells do. */
+		/* A directory of PATH that cannot be searched is skipped, as shells do. */
 		int found = access(file, X_OK) == 0 ? 0 : access(file, F_OK) == 0 ? EACCES : ENOENT;
 		free(file);
 		if (found == 0) {
@@ -106,8 +106,8 @@ static int cannot_execute(const run *run, int problem)
 }
 
 /*
- * A claim binds the key to this command line, so a mistyped one must not claim. But what is stored
- * already is replayed, even where CMD is gone by now.
+ * A claim binds the key to this command line, so a mistyped one must not claim. But a stored
+ * outcome is replayed even if CMD no longer exists.
  */
 static int check_command(run *run)
 {
@@ -147,7 +147,9 @@ static int claim(run *run)
 	return code == ONCE_OK ? CLI_OK : cli_report_error(invocation, error);
 }
 
-/* Says a verdict that is no error of a call, in the contract's own words for that SQLSTATE. */
+/*
+ * Reports a verdict that is not an error of a call, in the contract's own words for that SQLSTATE.
+ */
 static int refuse(run *run, int exit_code, const char *sqlstate, const char *more)
 {
 	PGresult *text =
@@ -177,7 +179,7 @@ static int refuse_active(run *run)
 	once_answer *peek = NULL;
 	char *more = NULL;
 
-	/* Only to tell more; an attempt that ended in the meantime tells less. */
+	/* Only for a better message; if the attempt ended in the meantime, it says less. */
 	if (once_peek(run->session, &run->intent, &peek, NULL) == ONCE_OK && once_answer_owner(peek) != NULL) {
 		more = cli_format("attempt %d by %s, lease until %s", once_answer_attempts(peek), once_answer_owner(peek),
 		                  once_answer_lease_until(peek) == NULL ? "?" : once_answer_lease_until(peek));
@@ -209,7 +211,7 @@ static void tell(const run *run, const char *what, once_state state)
 	}
 }
 
-/* How long the claim's lease is: as asked, or what the scope's policy has given. */
+/* The length of the claim's lease: as requested, or from the scope's policy. */
 static int learn_lease(run *run)
 {
 	PGresult *left = NULL;
@@ -242,8 +244,10 @@ static void release(run *run)
 	}
 }
 
-/* The trace of this call: what is malformed is not stored (W3C Trace Context, section
- * 3.2.2.3), and no reason to run nothing. */
+/*
+ * The trace of this call: a malformed one is not stored (W3C Trace Context, section 3.2.2.3), and
+ * does not prevent the run.
+ */
 static void take_trace(run *run)
 {
 	bool given = run->invocation->given[OPTION_TRACEPARENT];
@@ -269,7 +273,7 @@ static void export_intent(const run *run)
 	if (run->invocation->given[OPTION_TRACEPARENT]) {
 		setenv("TRACEPARENT", run->intent.traceparent, 1);
 	}
-	/* Not one that was inherited from a pgonce further out. */
+	/* Not one inherited from an outer pgonce. */
 	if (stored != NULL) {
 		setenv("PGONCE_TRACEPARENT", stored, 1);
 	} else {
@@ -309,7 +313,7 @@ static once_code report_outcome(run *run, once_error **error)
 	                 &outcome, error);
 }
 
-/* Waits a moment before the next try; true where a signal says to give up. */
+/* Waits a moment before the next try; true if a signal says to give up. */
 static bool told_to_give_up(const run *run)
 {
 	struct pollfd fd = {.fd = run->signals.fd, .events = POLLIN};
@@ -354,7 +358,7 @@ static int outcome_unknown(const run *run, once_error *error)
 	return exit_code;
 }
 
-/* The outcome is stored: CMD's exit status, or that its output did not arrive. */
+/* The outcome is stored: returns CMD's exit status, or the code for undelivered output. */
 static int tell_outcome(run *run, const char *what, once_state state)
 {
 	tell(run, what, state);
@@ -362,7 +366,7 @@ static int tell_outcome(run *run, const char *what, once_state state)
 		return run->exit_status;
 	}
 	if (state == ONCE_STATE_FAILED_RETRYABLE) {
-		/* The next call replays nothing: CMD's failure says more. */
+		/* The next call replays nothing, so CMD's failure is more important. */
 		cli_note(run->invocation, "the output of CMD could not be written: %s", strerror(run->write_error));
 		return run->exit_status;
 	}
@@ -374,8 +378,10 @@ static int tell_outcome(run *run, const char *what, once_state state)
 	                run->exit_status, strerror(run->write_error));
 }
 
-/* Stores the outcome, however often that must be tried. CMD's exit
- * status, or what became of it instead. */
+/*
+ * Stores the outcome, with as many retries as needed. Returns CMD's exit status, or the code of the
+ * failure to store it.
+ */
 static int record(run *run)
 {
 	int64_t give_up_at_ms = run->renewed_at_ms + LEASES_OF_PATIENCE * run->lease_ms;
@@ -446,7 +452,7 @@ static int run_command(run *run)
 	capture_start(&run->capture, (size_t)output_max);
 	heartbeat *heartbeat = heartbeat_start(run->conninfo, run->session, &run->intent, run->fence, run->lease_ms);
 	if (heartbeat == NULL) {
-		/* Without renewals CMD must not run on. Its effect may have begun. */
+		/* Without renewals CMD must not continue. Its effect may have begun. */
 		child_signal(&child, SIGKILL);
 		child_let_go(&child);
 		waitpid(child.pid, NULL, 0);
@@ -470,7 +476,7 @@ static int run_command(run *run)
 	return supervision.lease_lost ? lease_lost(run) : record(run);
 }
 
-/* Why the outcome is unknown, and what of it still runs where we can see it. */
+/* Why the outcome is unknown, and which of its processes still run, as far as they are visible. */
 static char *describe_doubt(const run *run)
 {
 	const char *why = once_answer_error_message(run->claim);

@@ -10,7 +10,7 @@
 #include "supervise.h"
 
 enum {
-	/* POSIX: a pipe that poll says can be written takes this much (PIPE_BUF) without blocking. */
+	/* POSIX: a pipe that poll reports as writable accepts this much (PIPE_BUF) without blocking. */
 	WRITE_BYTES_MAX = 4096,
 	READ_BYTES_MAX = 16384,
 	DRAIN_MS = 1000
@@ -20,8 +20,8 @@ typedef struct stream {
 	int from; /* -1: ended */
 	int to;
 	char kind;
-	bool reader_gone; /* whoever read our output is gone: CMD is captured all the same */
-	int write_error;  /* the errno, where it is not that */
+	bool reader_gone; /* the reader of the output has gone: CMD is still captured */
+	int write_error;  /* the errno of another failure */
 	size_t start;
 	size_t length;
 	unsigned char pending[READ_BYTES_MAX];
@@ -69,8 +69,10 @@ static void stream_write(stream *stream)
 	stream->length -= (size_t)put;
 }
 
-/* Reads the signals that have come. CMD's end is stored; others are passed on, or, once it has
- * ended, end the passing on of output. */
+/*
+ * Reads the pending signals. CMD's end is stored; other signals are passed on, or, once it has
+ * ended, stop the passing on of output.
+ */
 static void take_signals(supervision *supervision, bool *ended, stream *streams)
 {
 	struct signalfd_siginfo info;
@@ -108,14 +110,16 @@ static void take_heartbeat(supervision *supervision, bool ended)
 	}
 }
 
-/* Waits for one event and takes what has come. 0, or an errno. */
+/* Waits for one event and handles it. 0, or an errno. */
 static int turn(supervision *supervision, stream *streams, bool *ended, int wait_ms)
 {
 	struct pollfd fds[6] = {{.fd = supervision->signals->fd, .events = POLLIN},
 	                        {.fd = heartbeat_fd(supervision->heartbeat), .events = POLLIN}};
 
-	/* A stream is read only when what was read before is written: a slow
-	 * reader slows CMD, as without pgonce. */
+	/*
+	 * A stream is read only after its earlier data is written: a slow reader slows CMD, as without
+	 * pgonce.
+	 */
 	for (int i = 0; i < 2; i++) {
 		fds[2 + i] = (struct pollfd){.fd = streams[i].length == 0 ? streams[i].from : -1, .events = POLLIN};
 		fds[4 + i] = (struct pollfd){.fd = streams[i].length > 0 ? streams[i].to : -1, .events = POLLOUT};
@@ -156,14 +160,17 @@ int supervise(supervision *supervision)
 		if (!ended || unwritten) {
 			problem = turn(supervision, streams, &ended, -1);
 		} else if (drain_ms > 0) {
-			/* Only time spent waiting for more output counts, or a slow
-			 * reader would cost CMD its last words. */
+			/*
+			 * Only time spent waiting for more output counts, otherwise a slow reader would lose
+			 * CMD's last output.
+			 */
 			int64_t started_ms = monotonic_ms();
 			problem = turn(supervision, streams, &ended, (int)drain_ms);
 			drain_ms -= monotonic_ms() - started_ms;
 		} else {
-			/* Children of CMD hold its streams open. What they write
-			 * from now on is nobody's outcome. */
+			/*
+			 * Children of CMD hold its streams open. Their later output is not part of the outcome.
+			 */
 			stream_close(&streams[0]);
 			stream_close(&streams[1]);
 		}

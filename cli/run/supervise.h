@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* supervise.h: what pgonce run does while CMD runs. */
+/* supervise.h: the work of pgonce run while CMD runs. */
 #pragma once
 
 #include "capture.h"
@@ -15,14 +15,16 @@ typedef struct supervision {
 	capture *capture;
 	bool lease_lost; /* result */
 	int wait_status; /* result: of waitpid */
-	/* result: the errno with which output could not be passed on; 0:
-	 * all was, or its reader went away */
+	/*
+	 * result: the errno with which output could not be passed on; 0: all was, or its reader has
+	 * gone
+	 */
 	int write_error;
 } supervision;
 
 /*
- * Until CMD has ended: passes its output on and captures it, passes signals on, and tells it
- * (SIGTERM) where the lease is lost. Output that its children still write after its end is waited
- * for at most one second. 0, or an errno.
+ * Until CMD has ended: passes its output on and captures it, passes signals on, and sends it
+ * SIGTERM if the lease is lost. It waits at most one second for output that CMD's children still
+ * write after its end. 0, or an errno.
  */
 int supervise(supervision *supervision);
