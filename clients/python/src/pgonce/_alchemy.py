@@ -28,7 +28,7 @@ class _AlchemyBase:
         self.sync = getattr(session, "sync_session", session)
         self.guard: Optional[Guard] = None
         self.raw: Any = None
-        self.gone = False
+        self.connected = self.gone = False
 
     def trouble(self, raised: BaseException) -> Optional[Trouble]:
         exc = module("sqlalchemy.exc")
@@ -39,7 +39,8 @@ class _AlchemyBase:
             for each in (original, cause):
                 sqlstate = sqlstate or getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
             diag = getattr(original, "diag", None)
-            found = trouble_of(sqlstate, getattr(diag, "severity_nonlocalized", None), bool(raised.connection_invalidated))
+            closed = bool(raised.connection_invalidated) or not self.connected and sqlstate is None  # or there is no server
+            found = trouble_of(sqlstate, getattr(diag, "severity_nonlocalized", None), closed)
         elif isinstance(raised, OSError):
             found = Trouble(None, True)
         else:
@@ -124,6 +125,7 @@ class Alchemy(_AlchemyBase):
             self.tx.commit()
         try:
             self.sync.connection()
+            self.connected = True
         except module("sqlalchemy.exc").DBAPIError:
             pass  # an attempt of its own that may be made again: begin's
         except Exception:
@@ -175,6 +177,7 @@ class AlchemyAsync(_AlchemyBase):
             await self.tx.commit()
         try:
             await self.tx.connection()
+            self.connected = True
         except module("sqlalchemy.exc").DBAPIError:
             pass
         except BaseException:

@@ -50,6 +50,10 @@ class Asyncpg:
         asyncpg = module("asyncpg")
         if isinstance(raised, asyncpg.PostgresError):
             return trouble_of(raised.sqlstate, getattr(raised, "severity", None), self.lost())
+        if isinstance(raised, asyncpg.InternalClientError):  # of a connection that the server has ended between two statements
+            with contextlib.suppress(asyncpg.InterfaceError):
+                self.tx.terminate()
+            return Trouble(None, True)
         if isinstance(raised, (asyncpg.InterfaceError, OSError)):
             return Trouble(getattr(raised, "sqlstate", None), self.lost() or isinstance(raised, OSError))
         return None

@@ -34,7 +34,7 @@ class Connection:
         database = self.tx.Database
         if not isinstance(cause, (database.Error, database.InterfaceError)):
             return None
-        own = self.tx.connection
+        own = self.raw or self.tx.connection  # after a COMMIT that failed Django has connected anew
         found = trouble_of(sqlstate, None, own is None or bool(own.closed))
         self.gone = self.gone or found.lost
         return found
