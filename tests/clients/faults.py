@@ -12,11 +12,13 @@ PATIENCE_S = 60
 # A moment: the text of the message that the client sends then, where it is not another one's.
 MOMENTS = {"begin": "BEGIN", "start": "once.try_start", "effect": "INSERT INTO effect", "finish": "once.finish", "commit": "COMMIT", "smaller": "ROLLBACK TO",
            "claim": "once.claim", "complete": "once.complete", "fail": "once.fail"}  # fmt: skip
+# Claims and reports that are transactions of several statements.
+MADE_BY_COMMIT = {"claim": "COMMIT", "complete": "COMMIT", "fail": "COMMIT"}
 # By language or driver.
 SPELT = {
     "sql": {"begin": "begin", "commit": "commit\0"},  # the whole of it: the names of cases have the word
-    # Its claims and reports are transactions of several statements: they are made by COMMIT.
-    "java": {"start": "once.start", "claim": "COMMIT", "complete": "COMMIT", "fail": "COMMIT"},
+    "java": {"start": "once.start", **MADE_BY_COMMIT},
+    **{f"sqlalchemy-{driver}": MADE_BY_COMMIT for driver in ("psycopg", "psycopg2", "async-psycopg", "async-asyncpg")},
 }
 THEIRS = "FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'driver'"
 OPEN, IDLE = f"{THEIRS} AND xact_start IS NOT NULL", f"{THEIRS} AND xact_start IS NULL"

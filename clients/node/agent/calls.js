@@ -2,8 +2,10 @@
 // The calls of spec/cases/sql.json and faults.json, and the services of http.json.
 'use strict';
 
+const {inspect} = require('util');
+
 const {once, pool, theirs} = require('./world');
-const {Failed, LeaseLost, NotDone, OnceError} = theirs('./index.js');
+const {Active, Expired, Failed, FinalFailure, InDoubt, LeaseLost, Mismatch, NotDone, OnceError, OutcomeUnknown} = theirs('./index.js');
 const {Service, bytesOf} = require('./services');
 
 const claims = {};
@@ -114,14 +116,16 @@ const CALLS = {
   stop: async () => ({...(await service.stop()), out: pool.totalCount - pool.idleCount}),
 };
 
+// What an error of this code has to be an instance of.
+const CLASSES = {active: Active, expired: Expired, final_failure: FinalFailure, in_doubt: InDoubt, mismatch: Mismatch, message_mismatch: Mismatch, event_mismatch: Mismatch, outcome_unknown: OutcomeUnknown};
 // A use of the transaction that is not allowed.
 const USAGE = new Set(['transaction_control', 'not_in_transaction']);
 
 function refused(error) {
   if (error instanceof Thrown) return {code: 'application'};
   if (error instanceof NotDone) return {code: 'not_done'};
-  const text = `${error.message} ${error.stack}`;
-  if (!(error instanceof OnceError)) return {code: error.severity ? 'database' : 'none of the client', sqlstate: error.code, text};
+  const text = inspect(error, {depth: 9, showHidden: true});
+  if (!(error instanceof (CLASSES[error.code] ?? OnceError))) return {code: error.severity ? 'database' : 'none of the client', sqlstate: error.code, text};
   return {code: USAGE.has(error.code) ? 'usage' : error.code, sqlstate: error.sqlstate, status: error.status, retryable: error.retryable, answer: error.answer && said(error.answer), text};
 }
 

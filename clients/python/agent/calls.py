@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The calls of spec/cases/sql.json by a driver, blocking or not, and the services of http.json."""
+"""The calls of spec/cases/sql.json and faults.json by a driver, blocking or not, and the services of http.json."""
 
+import asyncio
 import base64
+import concurrent.futures
 import inspect
 import json
+import sys
+import threading
 
 import pgonce
 from pgonce import errors
@@ -16,7 +20,8 @@ CODES = {
     errors.Mismatch: "mismatch", errors.Active: "active", errors.InDoubt: "in_doubt", errors.Expired: "expired", errors.FinalFailure: "final_failure",
     errors.SwallowedError: "swallowed", errors.ScopeRequired: "scope_required", errors.KeyMalformed: "key_malformed", errors.LeaseLost: "lease_lost",
     errors.EventMismatch: "event_mismatch", errors.MessageMismatch: "message_mismatch", errors.Refused: "refused", errors.AlreadyFinished: "already_finished",
-    errors.TooLarge: "too_large", errors.NotStarted: "not_started",
+    errors.TooLarge: "too_large", errors.NotStarted: "not_started", errors.ConnectionLost: "connection", errors.OutcomeUnknown: "outcome_unknown",
+    errors.NotDone: "not_done", errors.UsageError: "usage",
 }  # fmt: skip
 # A class for two refusals of the contract.
 LEASE_LOST = {"P4010": "completion_refused", "P4011": "failure_refused"}
@@ -30,10 +35,19 @@ async def settle(value):
     return await value if inspect.isawaitable(value) else value
 
 
+async def settle_later(make):
+    return await settle(make())
+
+
 def act(door, tx, action):
     """One of what an effect does."""
     if "sql" in action:
         return door.execute(tx, action["sql"])
+    if "meanwhile" in action:
+        return asyncio.to_thread(converse, action) if isinstance(door, AsyncDoor) else converse(action)
+    if "keep" in action:
+        door.kept = tx
+        return None
     if "emit" in action:
         given = dict(action["emit"])
         return door.within("emit", tx, given.pop("topic"), given.pop("payload"), **given)
@@ -46,10 +60,22 @@ def act(door, tx, action):
     return door.execute(tx, action["swallow"])
 
 
+def say(line):
+    print(json.dumps(line), flush=True)
+
+
+def converse(action):
+    """Lets the driver make its steps, and waits until they are made."""
+    say({"meanwhile": action["meanwhile"]})
+    sys.stdin.readline()
+
+
 def ended(effect):
     """What the effect gives."""
     if "throw" in effect:
         raise Thrown(effect["throw"])
+    if "not_done" in effect:
+        raise pgonce.NotDone(effect["not_done"])
     if "fail" in effect:
         failure = effect["fail"]
         raise pgonce.FinalFailure(
@@ -58,13 +84,27 @@ def ended(effect):
     return outcome_of(effect.get("answer", {}))
 
 
-def effect_of(door, order):
-    effect = order["effect"]
+class Runs:
+    """How often the effect of an order was called."""
 
-    def run(tx):
-        for action in effect.get("do", ()):
+    def __init__(self):
+        self.count, self.lock = 0, threading.Lock()
+
+    def one_more(self):
+        with self.lock:
+            self.count += 1
+            return self.count
+
+
+def effect_of(door, effect, runs):
+    def chosen():
+        nth = runs.one_more()
+        return [action for action in effect.get("do", ()) if nth <= action.get("first", nth)]
+
+    def run(*tx):
+        for action in chosen():
             try:
-                got = act(door, tx, action)
+                got = act(door, *tx, action) if tx else converse(action)
             except Exception:
                 if "swallow" not in action:
                     raise
@@ -72,10 +112,10 @@ def effect_of(door, order):
             assert "is" not in action or got == action["is"]
         return ended(effect)
 
-    async def run_async(tx):
-        for action in effect.get("do", ()):
+    async def run_async(*tx):
+        for action in chosen():
             try:
-                got = await settle(act(door, tx, action))
+                got = await settle(act(door, *tx, action) if tx else asyncio.to_thread(converse, action))
             except Exception:
                 if "swallow" not in action:
                     raise
@@ -86,44 +126,59 @@ def effect_of(door, order):
     return run_async if isinstance(door, AsyncDoor) else run
 
 
+def options_of(order):
+    given = {name: order[f"{name}_ms"] / 1000 for name in ("deadline", "wait", "lease", "retention") if f"{name}_ms" in order}
+    return given | {name: order[name] for name in ("tenant", "isolation", "takeover") if name in order}
+
+
 class Calls:
     def __init__(self, driver, door, url):
         self.driver, self.door, self.url = driver, door, url
         self.claims, self.serving, self.script = {}, None, None
 
-    def run(self, order):
-        return said(self.door.run(order["scope"], order["key"], request_of(order), effect_of(self.door, order), tenant=order["tenant"]))
+    def run(self, order, runs):
+        return said(self.door.run(order["scope"], order["key"], request_of(order), effect_of(self.door, order["effect"], runs), **options_of(order)))
 
-    def effect(self, order):
-        result = self.door.effect(order["scope"], order["key"], request_of(order), order["tenant"], bytes_of(order["result"]).decode())
+    def effect(self, order, runs):
+        work = effect_of(self.door, order.get("work", {}), runs)
+        result = self.door.effect(order["scope"], order["key"], request_of(order), order["tenant"], bytes_of(order["result"]).decode(), work)
         return {"body": base64.b64encode(json.dumps(result).encode()).decode()}
 
-    def claim(self, order):
-        options = {name: order[f"{name}_ms"] / 1000 for name in ("lease", "retention") if f"{name}_ms" in order}
-        options |= {"takeover": order["takeover"]} if "takeover" in order else {}
-        held = self.door.claim(order["scope"], order["key"], request_of(order), tenant=order["tenant"], **options)
+    def claim(self, order, _runs):
+        held = self.door.claim(order["scope"], order["key"], request_of(order), **options_of(order))
         if held.replayed:
             return said(held.answer)
         self.claims[order["as"]] = held
         return {"verdict": held.verdict, "fence": held.fence}
 
-    def complete(self, order):
+    def lost(self, order, _runs):
+        return {"is": self.claims[order["of"]].is_lost()}
+
+    def late(self, order, _runs):
+        door = self.door
+        if isinstance(door, AsyncDoor):
+            door.loop.wait(settle_later(lambda: door.execute(door.kept, order["sql"])))
+        else:
+            door.execute(door.kept, order["sql"])
+        return {}
+
+    def complete(self, order, _runs):
         return {"is": self.claims[order["of"]].complete(outcome_of(order.get("answer", {})))}
 
-    def fail(self, order):
+    def fail(self, order, _runs):
         outcome = outcome_of(order.get("answer", {}))
         return {"is": self.claims[order["of"]].fail(order["retryable"], outcome, code=order.get("code"), message=order.get("message"))}
 
-    def release(self, order):
+    def release(self, order, _runs):
         return {"is": self.claims[order["of"]].release()}
 
-    def renew(self, order):
+    def renew(self, order, _runs):
         return {"is": self.claims[order["of"]].renew()}
 
-    def receive(self, order):
+    def receive(self, order, runs):
         door = self.door
         arguments = (order["consumer"], order["message"], request_of(order))
-        given = door.consume(*arguments, effect_of(door, order), tenant=order["tenant"])
+        given = door.consume(*arguments, effect_of(door, order["effect"], runs), tenant=order["tenant"])
         # The same in a transaction of the caller's own.
         if isinstance(door, AsyncDoor):
 
@@ -138,13 +193,13 @@ class Calls:
         words = {True: "process", False: "duplicate"}
         return {"verdict": words[bool(given)], "again": words[bool(again)]}
 
-    def forget(self, _order):
+    def forget(self, _order, _runs):
         for held in self.claims.values():
             held.end()
         self.claims.clear()
         return {}
 
-    def serve(self, order):
+    def serve(self, order, _runs):
         import frameworks  # pylint: disable=import-outside-toplevel  # which takes as long to load as all the rest
 
         url = frameworks.AWAY if order["location"].get("database") == "away" else self.url
@@ -152,15 +207,15 @@ class Calls:
         port, self.script = self.serving.__enter__()  # pylint: disable=unnecessary-dunder-call
         return {"port": port}
 
-    def begun(self, _order):
+    def begun(self, _order, _runs):
         assert self.script.begun.acquire(timeout=20)
         return {}
 
-    def let(self, _order):
+    def let(self, _order, _runs):
         self.script.released.set()
         return {}
 
-    def stop(self, _order):
+    def stop(self, _order, _runs):
         self.serving.__exit__(None, None, None)
         return {"runs": self.script.runs}
 
@@ -169,10 +224,33 @@ def refused(error):
     if type(error) is Thrown:
         return {"code": "application"}
     code = LEASE_LOST.get(getattr(error, "sqlstate", None)) if isinstance(error, errors.LeaseLost) else next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
+    text = f"{error} {error!r}"
     if code is None:
-        return {"code": "none of the client", "text": repr(error)}
-    told = {name: getattr(error, name) for name in ("sqlstate", "status", "retryable")} | {"code": code, "text": str(error)}
+        sqlstate = sqlstate_of(error)
+        return {"code": "database" if sqlstate else "none of the client", "sqlstate": sqlstate, "text": text}
+    told = {name: getattr(error, name) for name in ("sqlstate", "status", "retryable")} | {"code": code, "text": text}
     return told | {"answer": said(error.answer)} if isinstance(error, errors.FinalFailure) else told
+
+
+def sqlstate_of(error):
+    """Of a driver's error, which SQLAlchemy has in one of its own."""
+    error = getattr(error, "orig", error)
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+
+
+def answered(calls, order):
+    runs = Runs()
+
+    def one(_=None):
+        try:
+            return {"result": getattr(calls, order["call"])(order, runs)}
+        except Exception as error:  # pylint: disable=broad-except
+            return {"error": refused(error)}
+
+    if "callers" not in order:
+        return one() | {"calls": runs.count}
+    with concurrent.futures.ThreadPoolExecutor(order["callers"]) as threads:
+        return {"each": list(threads.map(one, range(order["callers"]))), "calls": runs.count}
 
 
 def serve(lines, driver, url):
@@ -181,11 +259,7 @@ def serve(lines, driver, url):
         print("ready", flush=True)
         for line in lines:
             order = json.loads(line)
-            if "call" not in order:
+            if "call" in order:
+                say(answered(calls, order))
+            else:
                 print(orders.answer(order), flush=True)
-                continue
-            try:
-                answer = {"result": getattr(calls, order["call"])(order)}
-            except Exception as error:  # pylint: disable=broad-except
-                answer = {"error": refused(error)}
-            print(json.dumps(answer), flush=True)

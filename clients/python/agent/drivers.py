@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 
 import asyncpg
 import psycopg_pool
@@ -15,6 +16,9 @@ import pgonce
 import pgonce.aio
 
 
+PATIENCE_S = 60
+
+
 class Loop:
     """An event loop in its own thread, so that one test can hold several attempts."""
 
@@ -24,7 +28,7 @@ class Loop:
         self.thread.start()
 
     def wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(15)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S)
 
     def close(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -42,7 +46,7 @@ class Door:
     client = pgonce
 
     def __init__(self, pool, text=str):
-        self.pool, self.text = pool, text
+        self.pool, self.text, self.kept = pool, text, None
 
     def execute(self, tx, sql):
         return tx.execute(self.text(sql))
@@ -56,8 +60,12 @@ class Door:
     def claim(self, *arguments, **options):
         return Held(pgonce.claim(self.pool, *arguments, **options))
 
-    def effect(self, scope, key, request, tenant, result):
-        return pgonce.Once(self.pool).effect(scope=scope, key=lambda: key, tenant=tenant, request=lambda: request)(lambda: result)()
+    def effect(self, scope, key, request, tenant, result, work):
+        def done():
+            work()
+            return result
+
+        return pgonce.Once(self.pool).effect(scope=scope, key=lambda: key, tenant=tenant, request=lambda: request)(done)()
 
     def within(self, name, tx, *arguments, **options):
         return getattr(pgonce, name)(tx, *arguments, **options)
@@ -74,18 +82,81 @@ class Door:
 
 
 class Held:
-    def __init__(self, claim, wait=lambda value: value):
-        self.claim, self.wait = claim, wait
-        wait(claim.__aenter__() if hasattr(claim, "__aenter__") else claim.__enter__())
+    """A claim of the blocking door, entered."""
+
+    def __init__(self, claim):
+        self.claim = claim
+        claim.__enter__()
 
     def __getattr__(self, name):
-        found = getattr(self.claim, name)
-        return (lambda *a, **k: self.wait(found(*a, **k))) if callable(found) else found
+        return getattr(self.claim, name)
+
+    def is_lost(self):
+        """Waits until it says so."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            try:
+                self.claim.check()
+            except pgonce.LeaseLost:
+                return True
+            self.claim.lost.wait(0.05)
+        return False
 
     def end(self):
         """Without a report."""
         self.claim._reported = True
-        self.wait(self.claim.__aexit__(None, None, None) if hasattr(self.claim, "__aexit__") else self.claim.__exit__(None, None, None))
+        self.claim.__exit__(None, None, None)
+
+
+class AsyncHeld:
+    """One of the asynchronous door, in a task that does nothing else: it is cancelled when the lease is lost."""
+
+    def __init__(self, claim, loop):
+        self.claim, self.loop, self.over, self.lost = claim, loop, asyncio.Event(), asyncio.Event()
+        self.task = loop.wait(self.entered())
+
+    def __getattr__(self, name):
+        found = getattr(self.claim, name)
+        return (lambda *a, **k: self.loop.wait(found(*a, **k))) if callable(found) else found
+
+    async def entered(self):
+        is_in = asyncio.get_running_loop().create_future()
+
+        async def hold():
+            try:
+                async with self.claim:
+                    is_in.set_result(None)
+                    try:
+                        await self.over.wait()
+                    except asyncio.CancelledError:
+                        self.lost.set()
+                        raise
+                    self.claim._reported = True
+            except BaseException as raised:
+                if is_in.done():
+                    raise
+                is_in.set_exception(raised)
+
+        task = asyncio.ensure_future(hold())
+        await is_in
+        return task
+
+    def is_lost(self):
+        """Waits until it is cancelled."""
+        self.loop.wait(self.lost.wait())
+        return True
+
+    def end(self):
+        """Without a report, or with LeaseLost."""
+
+        async def ended():
+            self.over.set()
+            try:
+                await self.task
+            except pgonce.LeaseLost:
+                assert self.lost.is_set()
+
+        self.loop.wait(ended())
 
 
 class AsyncDoor(Door):
@@ -102,13 +173,14 @@ class AsyncDoor(Door):
         return self.loop.wait(pgonce.aio.consume(self.pool, *arguments, **options))
 
     def claim(self, *arguments, **options):
-        return Held(pgonce.aio.claim(self.pool, *arguments, **options), self.loop.wait)
+        return AsyncHeld(pgonce.aio.claim(self.pool, *arguments, **options), self.loop)
 
-    def effect(self, scope, key, request, tenant, result):
-        async def work():
+    def effect(self, scope, key, request, tenant, result, work):
+        async def done():
+            await work()
             return result
 
-        return self.loop.wait(pgonce.aio.Once(self.pool).effect(scope=scope, key=lambda: key, tenant=tenant, request=lambda: request)(work)())
+        return self.loop.wait(pgonce.aio.Once(self.pool).effect(scope=scope, key=lambda: key, tenant=tenant, request=lambda: request)(done)())
 
     def within(self, name, tx, *arguments, **options):
         return getattr(pgonce.aio, name)(tx, *arguments, **options)
