@@ -233,7 +233,7 @@ def refused(error):
 
 
 def sqlstate_of(error):
-    """Of a driver's error, which SQLAlchemy has in one of its own."""
+    """Of a driver's error. SQLAlchemy wraps it."""
     error = getattr(error, "orig", error)
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
 
