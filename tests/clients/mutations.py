@@ -113,7 +113,7 @@ PYTHON = (
     Mutation("clients-that-leave", "src/pgonce/asgi.py", "        await self.answered.wait()\n", "",
              ("tests/test_fastapi.py", "test_a_client_that_leaves_while_the_handler_streams_has_a_whole_answer_stored")),
     Mutation("transaction-control", "src/pgonce/_control.py", "raise UsageError(REFUSED.format(found.refused))", "pass",
-             ("tests/test_transactions.py", "test_a_statement_that_would_end_the_transaction_is_refused_before_it_is_sent")),
+             case("python-psycopg-an-effect-that-would-end-its-transaction")),
     Mutation("mismatch", "src/pgonce/_wsgi.py", 'environ.get("CONTENT_TYPE", ""), body, policy', 'environ.get("CONTENT_TYPE", ""), b"", policy',
              ("tests/test_flask.py", "test_a_form_that_a_csrf_check_has_read_is_compared_all_the_same")),
     Mutation("mismatch", "src/pgonce/asgi.py", "if consumed or (length and length[0].isdigit() and int(length[0]) > len(body)):", "if False and consumed:",

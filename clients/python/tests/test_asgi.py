@@ -21,7 +21,7 @@ from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.errors import UsageError
 
 from drivers import alchemy_url
-from .test_faults import INSERT, reach
+from .effects import INSERT, reach
 
 
 class Client:

@@ -18,7 +18,7 @@ import pgonce.aio
 from drivers import NAMES, AsyncDoor, opened
 from frameworks import AWAY, SERVICES
 from .steps import Runner
-from .test_faults import INSERT, effect_of, reach
+from .effects import INSERT, effect_of, reach
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -18,7 +18,7 @@ import pgonce.aio
 from pgonce import http
 from pgonce.asgi import OnceMiddleware, key_of, problem, transaction
 
-from .test_faults import reach
+from .effects import reach
 
 
 @contextlib.asynccontextmanager

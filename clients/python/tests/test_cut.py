@@ -12,7 +12,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from pgonce.flask import protect
 
 from drivers import alchemy_url
-from .test_faults import INSERT
+from .effects import INSERT
 from .test_fastapi import problem_of
 from frameworks import threads
 from .steps import send

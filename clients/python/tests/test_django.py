@@ -26,7 +26,7 @@ from django.views.decorators.csrf import csrf_exempt
 from frameworks import PATIENCE_S, DjangoDoor, threads
 from .steps import Events, send
 from .test_fastapi import problem_of
-from .test_faults import INSERT
+from .effects import INSERT
 
 ONCE = "pgonce.django.OnceMiddleware"
 FORM = [("Content-Type", "application/x-www-form-urlencoded")]

@@ -22,7 +22,7 @@ from pgonce.asgi import OnceMiddleware, transaction
 
 from frameworks import PATIENCE_S, loop
 from .steps import Events, send
-from .test_faults import INSERT
+from .effects import INSERT
 
 
 class Service:

@@ -26,7 +26,7 @@ from drivers import alchemy_url
 from frameworks import PATIENCE_S, threads
 from .steps import Events, Reply, send
 from .test_fastapi import problem_of
-from .test_faults import INSERT
+from .effects import INSERT
 
 FORM = [("Content-Type", "application/x-www-form-urlencoded")]
 

@@ -32,7 +32,7 @@ from .conftest import CASES, Database
 from frameworks import DjangoDoor, loop, threads
 from .steps import send
 from .test_fastapi import problem_of
-from .test_faults import INSERT, reach
+from .effects import INSERT, reach
 
 FAULTS = json.loads((CASES / "faults.json").read_text(encoding="utf-8"))
 REPORTS_MAX = 100  # that are tried within the five seconds

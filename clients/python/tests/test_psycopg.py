@@ -10,7 +10,7 @@ import pytest
 import pgonce
 import pgonce.aio
 
-from .test_faults import INSERT, Stepper
+from .effects import INSERT, Stepper
 
 
 FORGET = "DO $$DECLARE s record; BEGIN FOR s IN SELECT name FROM pg_prepared_statements WHERE name LIKE 'pgonce%' LOOP EXECUTE 'DEALLOCATE ' || s.name; END LOOP; END$$"
