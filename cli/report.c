@@ -170,6 +170,7 @@ int cli_exit_of_code(once_code code)
 	case ONCE_TOO_LARGE:
 	case ONCE_RESOLUTION_REFUSED:
 	case ONCE_PARTITION_MISSING:
+	case ONCE_SLOT_CLOSED:
 	case ONCE_UNKNOWN_STATE:
 		return CLI_REFUSED;
 	case ONCE_SERIALIZATION:

@@ -127,7 +127,9 @@ typedef enum once_code {
 	/* P4014: this transaction has started the intent already. Retry: no. */
 	ONCE_ALREADY_STARTED = 31,
 	/* P4015: the fingerprint of finish differs from that of start. Retry: no. */
-	ONCE_ANOTHER_FINGERPRINT = 32
+	ONCE_ANOTHER_FINGERPRINT = 32,
+	/* P4097: this node does not serve the tenant now. Retry: yes, at the node that does. */
+	ONCE_SLOT_CLOSED = 33
 } once_code;
 
 typedef struct once_error once_error;

@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".c", ".h", ".sql", ".py", ".sh", ".build", ".txt", ".jsonl", ".js", ".ts", ".go", ".java"}
 # Functions that may catch errors, which starts a subtransaction, with the reason.
 MAY_CATCH = {
+    "close_slot": "a slot that cannot close opens again",
     "lock": "a wait that ends is an answer",
     "keep": "a step of the keeper that fails must not stop the others",
     "_archived": "the table of a closed day may be dropped while one waits to look into it",

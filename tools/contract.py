@@ -17,8 +17,8 @@ RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_te
 
 
 # In the order in which their tables are created.
-ROOMS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "parked", "keep", "see", "access")
-NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql")
+ROOMS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "parked", "keep", "see", "slot", "access")
+NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql", "remember.sql", "restore.sql")
 
 
 def functions():
@@ -55,10 +55,11 @@ def parts():
     yield "preparation", 0, "preparation", (ROOT / "preparation.sql").read_text()
     yield "schema", 0, "schema", (ROOT / "schema.sql").read_text()
     yield "record", 0, "migration_table", (ROOT / "migration_table.sql").read_text()
-    yield "migration", 1, "tables", "\n".join((ROOT / room / "tables.sql").read_text() for room in ROOMS)
+    yield "migration", 1, "tables", "\n".join(path.read_text() for path in (ROOT / room / "tables.sql" for room in ROOMS) if path.exists())
     for path in sorted((ROOT / "migrations").glob("[0-9]*.sql")):
         yield "migration", int(path.name[:4]), path.stem, path.read_text()
-    code = [(ROOT / "job_schema.sql").read_text(), *(text_of(path) for path in functions())]
+    code = [(ROOT / "job_schema.sql").read_text(), (ROOT / "slot/remember.sql").read_text(), *(text_of(path) for path in functions())]
+    code.append((ROOT / "slot/restore.sql").read_text())
     code.append((ROOT / "see/drop_views.sql").read_text())
     code += [path.read_text() for path in sorted((ROOT / "see/views").glob("*.sql"))]
     code.append((ROOT / "access/grants.sql").read_text())

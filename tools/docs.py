@@ -37,6 +37,7 @@ GROUPS = [
                                     "outbox_summary", "outbox_untaken", "outbox_delayed"]),
     ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),
     ("Locks without a row", ["try_lock", "lock"]),
+    ("Nodes that share the tenants", ["slots", "slot_of", "divide", "undivide"]),
     ("Keeping", ["keep", "keeper_status", "keeper_lease", "recover", "retention_held", "set_keeping"]),
     ("Seeing", ["counts", "count_cached", "metrics", "top"]),
     ("Operating", ["verify", "resolve", "resolve_many", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
@@ -45,6 +46,7 @@ JOB_GROUPS = [
     ("What a relay calls", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked", "relay_release"]),
     ("What a consumer calls", ["message_park", "message_due", "message_applied", "message_look", "message_count", "consumer_remembers"]),
     ("What a keeper calls", ["keep_steps", "keep_take", "keep_step", "keep_failed", "keep_release"]),
+    ("What moves a slot to another node", ["close_slot", "open_slot"]),
 ]
 PARTS = [
     ("once", "For applications and people: schema `once`", "What you call, and the tables and views. Most applications need `start` and `finish`, or `claim`, `complete` and `fail`; with events and "

@@ -74,6 +74,7 @@ var (
 	ErrEventMismatch      = ofContract("event_mismatch", "P4051", 422, isFinal, "this intent has already emitted this event with another payload")
 	ErrTooLarge           = ofContract("too_large", "P4060", 500, isFinal, "the outcome or the event is too large")
 	ErrResolutionRefused  = ofContract("resolution_refused", "P4070", 409, isFinal, "the decision is refused")
+	ErrSlotClosed         = ofContract("slot_closed", "P4097", 503, mayRetry, "this node does not serve the tenant now")
 	ErrPartitionMissing   = ofContract("partition_missing", "P4098", 503, mayRetry, "the partition for this day is missing")
 	ErrUnknownState       = ofContract("unknown_state", "P4099", 503, isFinal, "the intent is in a state that this function does not know")
 	// end of spec

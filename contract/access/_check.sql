@@ -3,11 +3,8 @@
 -- tenant. The hot functions call it only after their one combined check has failed.
 CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF tenant IS NULL OR length(tenant) > 255 OR NOT once._find_native() THEN
-        PERFORM once._refuse('P4003', tenant, scope, key, NULL, 'the tenant is missing or too long',
-            'A tenant is 0 to 255 characters; use '''' if there is only one.');
-    END IF;
-    PERFORM once._authorise(tenant);
+    PERFORM once._check_tenant(tenant, scope, key);
+    PERFORM once._refuse_slot(tenant, scope, key);
     IF scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 THEN
         PERFORM once._refuse('P4000', tenant, scope, key);
     END IF;

@@ -24,7 +24,7 @@ BEGIN
             PERFORM once._check(tenant, scope, key, bucket, fingerprint);
         END IF;
     END IF;
-    IF (once._quick_check(tenant, scope, fingerprint) AND once._is_trusted()) IS NOT TRUE THEN
+    IF (once._quick_check(tenant, scope, fingerprint) AND once._is_trusted(tenant)) IS NOT TRUE THEN
         PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     END IF;
     IF holding THEN

@@ -12,6 +12,6 @@ BEGIN
          CROSS JOIN LATERAL aclexplode(o.acl) AS a
          WHERE c.oid = made AND a.grantee <> c.relowner
     LOOP
-        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', made, grantee);
+        PERFORM once._execute_ddl(format('REVOKE ALL ON %s FROM %s CASCADE', made, grantee));
     END LOOP;
 END $$;

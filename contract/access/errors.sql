@@ -52,6 +52,9 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
      'Only a stale, in-doubt or retryable intent can be decided, with a reason.'),
     ('P4080', 'relay_of_another_cluster', false, 'the relay''s progress means nothing in this database',
      'After pg_repack of once.relay: once.relay_adopt(relay, reason, xids_continue => true). After a restore: see docs/events.md.'),
+    ('P4097', 'slot_closed', true, 'this node does not serve the tenant now',
+     'Nothing was done. Send the call to the node where the tenant''s slot is open (once.slots() on each node), or try again: the slot '
+     'may be moving.'),
     ('P4098', 'partition_missing', true, 'the partition for this day is missing',
      'Try again: a call makes it. If none can, pgonce doctor says so; then select once.add_days() as its owner.'),
     ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',

@@ -36,9 +36,10 @@ DECLARE
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
                             'receive', 'emit', 'emit_bytes', 'emit_later', 'cancel_event', 'try_lock', 'lock',
-                            'errors', 'contract_version', 'count_cached', 'receive_many', 'consumer_report', 'consumer_ids'];
-    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_summary', 'outbox_untaken', 'outbox_delayed', 'capture_list',
-        'parked_summary', 'parked_list', 'parked_show'];
+                            'errors', 'contract_version', 'count_cached', 'slot_of', 'slots',
+                            'receive_many', 'consumer_report', 'consumer_ids'];
+    shown text[] := ARRAY['slot_of', 'slots', 'counts', 'metrics', 'find', 'top', 'outbox_summary', 'outbox_untaken', 'outbox_delayed',
+        'capture_list', 'parked_summary', 'parked_list', 'parked_show'];
     parked text[] := ARRAY['message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'consumer_remembers'];
     keeping text[] := ARRAY['keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_steps', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
@@ -49,21 +50,22 @@ BEGIN
         SELECT * FROM (VALUES
             ('once_app',    app || ARRAY['any_tenant']),
             ('once_tenant', app),
-            ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
+            ('once_relay',  ARRAY['errors', 'contract_version', 'slots', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
                 'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
                 'relay_parked', 'relay_release', 'metrics']),
             ('once_capture', ARRAY['errors', 'contract_version']),
-            ('once_consumer', parked || ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many', 'salt',
+            ('once_consumer', parked || ARRAY['errors', 'contract_version', 'slots', 'add_days', 'any_tenant', 'receive', 'receive_many',
+                'salt',
                 'claim_many', 'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report', 'consumer_ids',
                 'metrics']),
-            ('once_keeper', kept || ARRAY['counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox',
-                'any_tenant']),
+            ('once_keeper', kept || ARRAY['slots', 'counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day',
+                'retire_outbox', 'any_tenant']),
             ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',
                 'any_tenant']),
             ('once_admin',  app || parked || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve',
                 'resolve_many', 'set_scope', 'bind', 'unbind', 'add_days',
                 'retire_day', 'retire_outbox', 'parked_retry', 'parked_discard', 'parked_retry_many', 'parked_discard_many',
-                'parked_replay', 'relay_adopt', 'add_capture', 'drop_relay'])) AS g (role_name, functions)
+                'parked_replay', 'relay_adopt', 'add_capture', 'drop_relay', 'close_slot', 'open_slot'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
             BEGIN

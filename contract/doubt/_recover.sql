@@ -54,7 +54,8 @@ BEGIN
                             limit_rows LOOP
             met := met + 1;
             place := ARRAY[place[1]] || string_to_array(btrim(judged.address::text, '()'), ',')::bigint[];
-            IF pg_try_advisory_xact_lock(once._lock_id((judged.stored).tenant, (judged.stored).scope, (judged.stored).key))
+            IF once._serves((judged.stored).tenant)
+               AND pg_try_advisory_xact_lock(once._lock_id((judged.stored).tenant, (judged.stored).scope, (judged.stored).key))
                AND once._is_unchanged('once.intent', judged.stored) THEN
                 SELECT NULL::once.verification AS verified, NULL::text AS failure INTO answers;
                 IF (once._policy((judged.stored).scope)).on_stale = 'verify' THEN

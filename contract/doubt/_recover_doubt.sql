@@ -25,7 +25,8 @@ BEGIN
         onward := doubt.next;
         EXIT WHEN doubt.source IS NULL;
         policy := once._policy((doubt.stored).scope);
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(once._lock_id((doubt.stored).tenant, (doubt.stored).scope,
+        CONTINUE WHEN once._serves((doubt.stored).tenant) IS NOT TRUE
+                      OR NOT pg_try_advisory_xact_lock(once._lock_id((doubt.stored).tenant, (doubt.stored).scope,
                                                                   (doubt.stored).key))
                       OR NOT once._is_unchanged(doubt.source, doubt.stored);
         SELECT NULL::once.verification AS verified, 'its scope has no verify function' AS failure INTO answers;

@@ -11,9 +11,9 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
     IF to_regclass('once.' || leaf) IS NULL THEN
-        EXECUTE format('CREATE TABLE once.%s (LIKE once.archive INCLUDING ALL)', leaf);
+        PERFORM once._execute_ddl(format('CREATE TABLE once.%s (LIKE once.archive INCLUDING ALL)', leaf));
         PERFORM once._close(('once.' || leaf)::regclass);
-        EXECUTE format('ALTER TABLE once.archive ATTACH PARTITION once.%s FOR VALUES FROM (%s) TO (%s)', leaf,
-            month - date '1970-01-01', (month + interval '1 month')::date - date '1970-01-01');
+        PERFORM once._execute_ddl(format('ALTER TABLE once.archive ATTACH PARTITION once.%s FOR VALUES FROM (%s) TO (%s)', leaf,
+            month - date '1970-01-01', (month + interval '1 month')::date - date '1970-01-01'));
     END IF;
 END $$;

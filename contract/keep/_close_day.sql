@@ -17,10 +17,10 @@ BEGIN
     UPDATE once.setting AS s SET closed_before = greatest(s.closed_before, day + 1) WHERE s.only_row;
     PERFORM set_config('lock_timeout', '100ms', true);
     EXECUTE format('LOCK TABLE once.intent_d%s IN ACCESS EXCLUSIVE MODE', day);
-    EXECUTE format('ALTER TABLE once.intent_d%1$s RENAME TO intent_closed_d%1$s', day);
+    PERFORM once._execute_ddl(format('ALTER TABLE once.intent_d%1$s RENAME TO intent_closed_d%1$s', day));
     -- A restore inserts the old rows, with an empty search_path, as pg_dump and pg_restore set it: after --schema-only the trigger exists
     -- before the rows. No function of the contract runs with an empty search_path.
-    EXECUTE format('CREATE TRIGGER closed BEFORE INSERT ON once.intent_closed_d%s FOR EACH ROW'
-                   ' WHEN (current_setting(''search_path'') <> '''') EXECUTE FUNCTION once._refuse_closed()', day);
+    PERFORM once._execute_ddl(format('CREATE TRIGGER closed BEFORE INSERT ON once.intent_closed_d%s FOR EACH ROW'
+                   ' WHEN (current_setting(''search_path'') <> '''') EXECUTE FUNCTION once._refuse_closed()', day));
     PERFORM once._next_phase(day, 'doubt');
 END $$;

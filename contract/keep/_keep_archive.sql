@@ -26,8 +26,8 @@ BEGIN
         -- No row can be added: all of its days are retired.
         IF NOT filled THEN
             PERFORM set_config('lock_timeout', '100ms', true);
-            EXECUTE format('ALTER TABLE once.archive DETACH PARTITION once.%I', leaf);
-            EXECUTE format('DROP TABLE once.%I', leaf);
+            PERFORM once._execute_ddl(format('ALTER TABLE once.archive DETACH PARTITION once.%I', leaf));
+            PERFORM once._execute_ddl(format('DROP TABLE once.%I', leaf));
             RETURN ROW(1, true, NULL, format('%s is dropped', leaf))::once.kept;
         END IF;
     END LOOP;

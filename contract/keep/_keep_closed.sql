@@ -31,7 +31,7 @@ BEGIN
                                                        WHEN phase = 'move' THEN 'detach' ELSE 'drop' END);
             IF phase = 'drop' AND NOT again THEN
                 PERFORM set_config('lock_timeout', '100ms', true);
-                EXECUTE format('DROP TABLE %s', leaf);
+                PERFORM once._execute_ddl(format('DROP TABLE %s', leaf));
                 DELETE FROM once.closing AS c WHERE c.day = closing.day;
                 RETURN ROW(1, true, NULL, format('day %s is dropped', closing.day))::once.kept;
             END IF;

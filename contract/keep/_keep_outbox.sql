@@ -20,7 +20,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '100ms', true);
     EXECUTE format('LOCK TABLE once.outbox, once.outbox_d%s IN ACCESS EXCLUSIVE MODE', due);
     PERFORM once._check_retired(due);
-    EXECUTE format('ALTER TABLE once.outbox DETACH PARTITION once.outbox_d%s', due);
-    EXECUTE format('DROP TABLE once.outbox_d%s', due);
+    PERFORM once._execute_ddl(format('ALTER TABLE once.outbox DETACH PARTITION once.outbox_d%s', due));
+    PERFORM once._execute_ddl(format('DROP TABLE once.outbox_d%s', due));
     RETURN ROW(1, true, NULL, format('day %s of the outbox is dropped', due))::once.kept;
 END $$;

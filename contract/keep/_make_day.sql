@@ -7,13 +7,13 @@ DECLARE
     leaf text := format('once.%s_d%s', parent, day);
 BEGIN
     IF parent = 'intent' THEN
-        EXECUTE format('CREATE TABLE %s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)', leaf);
+        PERFORM once._execute_ddl(format('CREATE TABLE %s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)', leaf));
     ELSE
-        EXECUTE format('CREATE TABLE %s (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY)', leaf);
-        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', leaf);      -- see once.decision
+        PERFORM once._execute_ddl(format('CREATE TABLE %s (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY)', leaf));
+        PERFORM once._execute_ddl(format('ALTER TABLE %s REPLICA IDENTITY FULL', leaf));      -- see once.decision
     END IF;
     PERFORM once._close(leaf::regclass);
-    EXECUTE format('ALTER TABLE once.%s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', parent, leaf, day, day + 1);
+    PERFORM once._execute_ddl(format('ALTER TABLE once.%s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)', parent, leaf, day, day + 1));
     EXECUTE format('COMMENT ON TABLE %s IS %L', leaf,
         CASE parent WHEN 'intent' THEN 'UUIDv7 keys of ' ELSE 'events of ' END || (date '1970-01-01' + day));
 END $$;

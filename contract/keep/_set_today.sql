@@ -4,5 +4,6 @@
 -- did not change in between.
 CREATE FUNCTION once._set_today(day integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    EXECUTE format('CREATE OR REPLACE FUNCTION once._today() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS %L', 'SELECT ' || day);
+    PERFORM once._execute_ddl(format('CREATE OR REPLACE FUNCTION once._today() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS %L',
+        'SELECT ' || day));
 END $$;

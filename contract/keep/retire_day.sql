@@ -55,11 +55,11 @@ BEGIN
             block := block + once._stride();
         END LOOP;
         IF EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhrelid = leaf) THEN
-            EXECUTE format('ALTER TABLE once.intent DETACH PARTITION %s%s', leaf,
+            PERFORM once._execute_ddl(format('ALTER TABLE once.intent DETACH PARTITION %s%s', leaf,
                 (SELECT CASE WHEN (to_jsonb(h) ->> 'inhdetachpending')::boolean THEN ' FINALIZE' ELSE '' END
-                   FROM pg_inherits AS h WHERE h.inhrelid = leaf));
+                   FROM pg_inherits AS h WHERE h.inhrelid = leaf)));
         END IF;
-        EXECUTE format('DROP TABLE %s', leaf);
+        PERFORM once._execute_ddl(format('DROP TABLE %s', leaf));
     END IF;
     DELETE FROM once.closing AS c WHERE c.day = bucket;
     UPDATE once.setting AS s SET closed_before = greatest(s.closed_before, bucket + 1) WHERE s.only_row;

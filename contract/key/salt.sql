@@ -7,7 +7,7 @@ BEGIN
     -- The check of once.start, inlined: a call costs more than the rest of this function.
     IF (length(tenant) <= 255 AND current_setting('role') = 'none'
         AND has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')) IS NOT TRUE THEN
-        PERFORM once._check(tenant, 'salt', 'salt', 0, E'\\x00000000000000000000000000000000');
+        PERFORM once._check_tenant(tenant, 'salt', 'salt');
     END IF;
     RETURN (SELECT sha256(s.salt || convert_to(salt.tenant, 'UTF8')) FROM once.setting AS s WHERE s.only_row);
 END $$;

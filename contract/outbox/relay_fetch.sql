@@ -8,11 +8,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch('', once._length(ids, 0), once._length(xids, 0), once._length(days, 0));
+    size integer := once._check_sizes(once._length(ids, 0), once._length(xids, 0), once._length(days, 0));
     first_day integer;
     last_day integer;
     any_parked boolean := EXISTS (SELECT FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C");
 BEGIN
+    PERFORM once._authorise(NULL);       -- all tenants
     SELECT min(d), max(d) INTO first_day, last_day FROM unnest(days) AS d;
     RETURN QUERY
     SELECT o.id, o.xid, o.day, o.event_id, o.topic::text, o.event_type::text, o.aggregate_type::text, o.aggregate_id::text,

@@ -28,7 +28,7 @@ BEGIN
     EXECUTE format('LOCK TABLE once.outbox, once.outbox_d%s IN ACCESS EXCLUSIVE MODE', day);
     PERFORM once._check_retired(day);
     EXECUTE format('SELECT count(*) FROM once.outbox_d%s', day) INTO retired;
-    EXECUTE format('ALTER TABLE once.outbox DETACH PARTITION once.outbox_d%s', day);
-    EXECUTE format('DROP TABLE once.outbox_d%s', day);
+    PERFORM once._execute_ddl(format('ALTER TABLE once.outbox DETACH PARTITION once.outbox_d%s', day));
+    PERFORM once._execute_ddl(format('DROP TABLE once.outbox_d%s', day));
     RETURN retired;
 END $$;

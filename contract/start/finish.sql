@@ -31,11 +31,11 @@ BEGIN
     -- expand: outcome_arguments()
     -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
+        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted(tenant) AND once._is_dated(key)
                             AND once._has_started(tenant, scope, key, fingerprint) THEN once._match_day(key, once._today()) END;
         fence := 1;
     ELSE
-        fence := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
+        fence := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted(tenant) AND once._is_undated(key)
                       THEN once._noted_start(tenant, scope, key, fingerprint) END;
         bucket := 0;
     END IF;

@@ -28,10 +28,10 @@ BEGIN
     -- expand: outcome_arguments()
     -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
+        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted(tenant) AND once._is_dated(key)
                             AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN once._match_day(key, once._today()) END;
     ELSE
-        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
+        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted(tenant) AND once._is_undated(key)
                             AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN 0 END;
     END IF;
     IF bucket IS NULL THEN

@@ -18,10 +18,10 @@ DECLARE
 BEGIN
     -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        entered := once._is_trusted() AND once._is_dated(key)
+        entered := once._is_trusted(tenant) AND once._is_dated(key)
                    AND once._quick_check(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
     ELSE
-        entered := once._is_trusted() AND (key IS NULL OR once._is_undated(key))
+        entered := once._is_trusted(tenant) AND (key IS NULL OR once._is_undated(key))
                    AND once._quick_check(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
     END IF;
     IF entered IS NOT TRUE THEN

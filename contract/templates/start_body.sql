@@ -18,7 +18,7 @@ DECLARE
     noted text;
     counted bigint;
 BEGIN
-    IF (once._is_trusted() AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))) IS NOT TRUE THEN
+    IF (once._is_trusted(tenant) AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))) IS NOT TRUE THEN
         bucket := once._check_and_lock(tenant, scope, key, fingerprint, true);
         IF bucket IS NULL THEN
             RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, {raises});

@@ -49,6 +49,7 @@ static http_step on_error(const http_policy *policy, once_code code, http_proble
 		return refuse(problem, HTTP_PROBLEM_EXPIRED);
 	/* end of spec */
 	case ONCE_PARTITION_MISSING:
+	case ONCE_SLOT_CLOSED:
 	case ONCE_SERIALIZATION:
 	case ONCE_CONNECTION:
 	case ONCE_OUTCOME_UNKNOWN:

@@ -64,6 +64,7 @@ RAISED = {
     "P4060": lambda db, once: once.finish_new(key="k", response_body=b"x" * 2_000_000),
     "P4070": lambda db, once: (once.finish_new(key="k"), once.resolve(key="k", as_state="failed_final")),
     "P4080": lambda db, once: relay_of_another_cluster(db),
+    "P4097": lambda db, once: (db.execute("CALL once.divide(false)"), once.start(key="k")),
     "P4098": lambda db, once: once.start(key=without_yesterday(db)),
     "P4099": lambda db, once: (once.claim(scope="mailer", key="k"), once.receive(message_id="k")),
 }

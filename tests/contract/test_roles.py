@@ -10,7 +10,7 @@ from .logins import LOGINS, TENANT_CALLS, call_as, grant_everything_tenant_bound
 KEEPING = {"keeper_status", "keeper_lease", "retention_held"}
 KEPT = KEEPING | {"keep", "keep_steps", "keep_take", "keep_release", "keep_step", "keep_failed", "recover"}
 PARKED = {"message_park", "message_due", "message_applied", "message_look", "message_count", "consumer_remembers"}
-SEEING = {"counts", "metrics", "find", "top"}
+SEEING = {"slot_of", "slots", "counts", "metrics", "find", "top"}
 GRANTED = {
     "once_app": {
         "start",
@@ -41,6 +41,8 @@ GRANTED = {
         "lock",
         "errors",
         "contract_version",
+        "slot_of",
+        "slots",
         "count_cached",
         "any_tenant",
         "receive_many",
@@ -48,6 +50,7 @@ GRANTED = {
         "consumer_ids",
     },
     "once_relay": {
+        "slots",
         "errors",
         "contract_version",
         "add_days",
@@ -66,6 +69,7 @@ GRANTED = {
     "once_capture": {"errors", "contract_version"},
     "once_consumer": PARKED
     | {
+        "slots",
         "errors",
         "contract_version",
         "add_days",
@@ -84,7 +88,7 @@ GRANTED = {
         "metrics",
     },
     "once_keeper": KEPT
-    | {"errors", "contract_version", "add_days", "retire_day", "retire_outbox", "any_tenant", "counts", "metrics"},
+    | {"slots", "errors", "contract_version", "add_days", "retire_day", "retire_outbox", "any_tenant", "counts", "metrics"},
     "once_reader": KEEPING
     | SEEING
     | {
@@ -105,6 +109,8 @@ GRANTED = {
 }
 GRANTED["once_tenant"] = GRANTED["once_app"] - {"any_tenant"}
 GRANTED["once_admin"] = GRANTED["once_app"] | PARKED | KEPT | SEEING | {
+    "close_slot",
+    "open_slot",
     "set_keeping",
     "story",
     "verify",
@@ -313,7 +319,7 @@ def tenant_functions(db):
         row.proname
         for row in db.rows(
             "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace IN ('once'::regnamespace, 'once_job'::regnamespace) AND p.proname !~"
-            " '^_' AND 'tenant' = ANY (p.proargnames) AND p.proname NOT IN ('bind', 'unbind', 'recover', 'retention_held')"
+            " '^_' AND 'tenant' = ANY (p.proargnames) AND p.proname NOT IN ('bind', 'unbind', 'recover', 'retention_held', 'slot_of')"
         )
     }
 

@@ -70,6 +70,7 @@ const KNOWN = {
   P4051: ['event_mismatch', 422, false, 'this intent has already emitted this event with another payload'],
   P4060: ['too_large', 500, false, 'the outcome or the event is too large'],
   P4070: ['resolution_refused', 409, false, 'the decision is refused'],
+  P4097: ['slot_closed', 503, true, 'this node does not serve the tenant now'],
   P4098: ['partition_missing', 503, true, 'the partition for this day is missing'],
   P4099: ['unknown_state', 503, false, 'the intent is in a state that this function does not know'],
   // end of spec

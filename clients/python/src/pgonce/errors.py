@@ -35,6 +35,7 @@ _CONTRACT = {
     "P4051": ("event_mismatch", 422, False, "this intent has already emitted this event with another payload", None),
     "P4060": ("too_large", 500, False, "the outcome or the event is too large", None),
     "P4070": ("resolution_refused", 409, False, "the decision is refused", None),
+    "P4097": ("slot_closed", 503, True, "this node does not serve the tenant now", None),
     "P4098": ("partition_missing", 503, True, "the partition for this day is missing", None),
     "P4099": ("unknown_state", 503, False, "the intent is in a state that this function does not know", None),
     # end of spec
@@ -182,6 +183,12 @@ class PartitionMissing(OnceError):
     sqlstate = "P4098"
 
 
+class SlotClosed(OnceError):
+    """Several nodes share the tenants, and this one does not serve the tenant now. Ask the node that does, or try again."""
+
+    sqlstate = "P4097"
+
+
 class UnknownState(OnceError):
     """The contract and its caller may be of different versions: run pgonce doctor."""
 
@@ -258,7 +265,7 @@ _BY_SQLSTATE: Dict[Optional[str], Type[OnceError]] = {
     for error in (
         ScopeRequired, KeyMalformed, Mismatch, Refused, LeaseLost, NotStarted, Unfinished, AlreadyStarted, AnotherFingerprint, AlreadyFinished,
         Active, InDoubt, Expired,
-        MessageMismatch, EventMismatch, TooLarge, ResolutionRefused, PartitionMissing, UnknownState, ContractMissing,
+        MessageMismatch, EventMismatch, TooLarge, ResolutionRefused, PartitionMissing, SlotClosed, UnknownState, ContractMissing,
     )
 }  # fmt: skip
 _BY_SQLSTATE["P4011"] = LeaseLost

@@ -129,6 +129,7 @@ public class OnceException extends RuntimeException {
         EVENT_MISMATCH("event_mismatch", "P4051", 422, false, "this intent has already emitted this event with another payload"),
         TOO_LARGE("too_large", "P4060", 500, false, "the outcome or the event is too large"),
         RESOLUTION_REFUSED("resolution_refused", "P4070", 409, false, "the decision is refused"),
+        SLOT_CLOSED("slot_closed", "P4097", 503, true, "this node does not serve the tenant now"),
         PARTITION_MISSING("partition_missing", "P4098", 503, true, "the partition for this day is missing"),
         UNKNOWN_STATE("unknown_state", "P4099", 503, false, "the intent is in a state that this function does not know"),
         // end of spec
@@ -171,7 +172,7 @@ public class OnceException extends RuntimeException {
                 case EXPIRED -> new ExpiredException(this, message, cause, stored);
                 case FINAL_FAILURE -> new FinalFailureException(answer, stored, cause, false);
                 case COMPLETION_REFUSED, FAILURE_REFUSED -> new LeaseLostException(this, message, cause);
-                case UNAVAILABLE, OUTCOME_UNKNOWN, PARTITION_MISSING, SERIALIZATION ->
+                case UNAVAILABLE, OUTCOME_UNKNOWN, PARTITION_MISSING, SLOT_CLOSED, SERIALIZATION ->
                     new UnavailableException(this, message, cause);
                 default -> new OnceException(this, message, cause, stored);
             };
