@@ -46,8 +46,8 @@ PROGRAMS = {"node": "clients/node/agent", "python": "clients/python/agent", "go"
 PYTHON = ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg2", "sqlalchemy-async-psycopg", "sqlalchemy-async-asyncpg")
 SERVED_IN_PYTHON = ("flask-psycopg", "flask-sqlalchemy-psycopg2", "django", "starlette-asyncpg", "fastapi-psycopg-async", "fastapi-sqlalchemy-async-asyncpg")
 # Each run has one framework of a language, and its processes have the drivers in turn (docs/torture.md).
-DRIVERS = {"node": ("pg",), "python": PYTHON, "go": ("pgx", "sql"), "java": ("hikari", "plain")}
-FRAMEWORKS = {"node": ("express", "fastify", "node-http"), "python": SERVED_IN_PYTHON, "go": ("net-http-pgx", "net-http-sql"), "java": ("spring",)}
+DRIVERS = {"node": ("pg",), "python": PYTHON, "go": ("pgx", "sql"), "java": ("hikari", "plain", "spring", "spring-jpa")}
+FRAMEWORKS = {"node": ("express", "fastify", "node-http"), "python": SERVED_IN_PYTHON, "go": ("net-http-pgx", "net-http-sql"), "java": ("spring", "spring-jpa")}
 KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
 START_S = 60

@@ -552,6 +552,74 @@ MUTATIONS = {
             language="python",
         ),
         Mutation(
+            "sqlalchemy_failure_keeps_effect",
+            "the Python client stores a failure for good through a session of SQLAlchemy, and does not take its effect back",
+            rules=("one_effect_per_acknowledged",),
+            doors=("python/transaction/sqlalchemy-psycopg",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/python/src/pgonce/_alchemy.py",
+                    "row = [self._row(self.tx.execute(*self._spelled(each))) for each in statements][-1]",
+                    "row = [self._row(self.tx.execute(*self._spelled(each))) for each in statements if each[0] != _sql.ROLLBACK_TO_SAVEPOINT][-1]",
+                ),
+            ),
+            language="python",
+        ),
+        Mutation(
+            "django_half_is_stored",
+            "the middleware for Django takes what there is of an answer that its view broke off for a whole one",
+            rules=("nothing_of_the_broken", "whole_answers"),
+            doors=("python/http/django",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/python/src/pgonce/django.py",
+                    "found, pieces = held(request.method, answer.status_code, headers, said, answer)",
+                    "def forgiving(stream: Any) -> Any:\n"
+                    "        try:\n"
+                    "            yield from stream\n"
+                    "        except Exception:\n"
+                    "            pass\n\n"
+                    "    found, pieces = held(request.method, answer.status_code, headers, forgiving(said), answer)",
+                ),
+            ),
+            language="python",
+        ),
+        Mutation(
+            "fastapi_half_is_stored",
+            "the middleware for ASGI takes what there is of an answer that its application broke off for a whole one",
+            rules=("nothing_of_the_broken", "whole_answers"),
+            doors=("python/http/fastapi-psycopg-async",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/python/src/pgonce/asgi.py",
+                    "timer.cancel() told = await self._ended(raised, task)",
+                    "timer.cancel()\n"
+                    "            if self.pieces and not self.settled:\n"
+                    "                await self._whole()\n"
+                    "            told = await self._ended(raised, task)",
+                ),
+            ),
+            language="python",
+        ),
+        Mutation(
+            "jpa_forgets_commit",
+            "the Spring Boot starter does not commit the transactions of JPA's manager",
+            rules=("one_effect_per_acknowledged",),
+            doors=("java/http/spring-jpa",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/java/pgonce-spring-boot-starter/src/main/java/io/pgonce/spring/SpringTransactions.java",
+                    "manager.commit(status);",
+                    "if (manager instanceof DataSourceTransactionManager) {\n                    manager.commit(status);\n                }",
+                ),
+            ),
+            language="java",
+        ),
+        Mutation(
             "java_receive_remembers_nothing",
             "the Java client's receive says of each message that it is new, whatever the contract says",
             rules=("at_most_one",),

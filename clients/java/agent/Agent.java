@@ -13,7 +13,7 @@ import javax.sql.DataSource;
 
 /**
  * The agent of the Java clients (spec/cases/README.md): Agent CLIENT DRIVER DSN [PORT]. It says `ready`, and answers each line of JSON with another. DRIVER is jdbc, spring
- * or spring-jpa; or hikari (a small pool) or plain (a connection for each transaction). With a PORT it serves HTTP there, for the torture.
+ * or spring-jpa; or hikari (a small pool) or plain (a connection for each transaction). With a PORT it serves HTTP there, for the torture: spring or spring-jpa.
  */
 public final class Agent {
     private static final int CONNECTIONS = 8;
@@ -31,7 +31,7 @@ public final class Agent {
 
     public static void main(String[] args) throws Exception {
         if (args.length > 3) {
-            Service.serve(args[2], args[3]);
+            Service.serve(args[1], args[2], args[3]);
             return;
         }
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -45,7 +45,7 @@ public final class Agent {
                 throw new UncheckedIOException(failure);
             }
         });
-        Door door = new Door(calls.source());
+        Door door = calls.door();
         out.println("ready");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonNode order = Door.JSON.readTree(line);

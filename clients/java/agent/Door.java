@@ -31,6 +31,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.regex.Pattern;
 import javax.sql.DataSource;
 import org.postgresql.ds.PGSimpleDataSource;
@@ -50,10 +51,41 @@ final class Door {
 
     private final DataSource source;
     private final Once once;
+    private final Inside inside;
 
-    Door(DataSource source) {
+    Door(DataSource source, Once once) {
+        this(source, once, (tenant, level, work) -> inConnection(source, once.tenant(tenant), level, work));
+    }
+
+    Door(DataSource source, Once once, Inside inside) {
         this.source = source;
-        this.once = Once.over(source).deadline(DEADLINE);
+        this.once = once.deadline(DEADLINE);
+        this.inside = inside;
+    }
+
+    /** What is done in a transaction of the consumer's own. */
+    interface Work {
+        void in(Tx tx) throws Exception;
+    }
+
+    /** Such a transaction, which is committed after the work, or rolled back. */
+    interface Inside {
+        void run(String tenant, int level, Work work) throws Exception;
+    }
+
+    private static void inConnection(DataSource source, Once once, int level, Work work) throws Exception {
+        try (Connection connection = source.getConnection()) {
+            connection.setAutoCommit(false);
+            connection.setTransactionIsolation(level);
+            try {
+                Tx tx = once.in(connection);
+                work.in(tx);
+                tx.commit();
+            } catch (Exception failure) {
+                connection.rollback();
+                throw failure;
+            }
+        }
     }
 
     /** An ordinary error of an effect: it is taken back, and the next attempt may run. */
@@ -83,6 +115,12 @@ final class Door {
 
     private static String codeOnly(Throwable failure) {
         return failure instanceof OnceException known ? known.code() : "";
+    }
+
+    /** Null where there is none. Spring wraps what the driver has thrown. */
+    private static String stateOf(Throwable failure) {
+        String state = failure instanceof OnceException known ? known.sqlState() : failure instanceof SQLException sql ? sql.getSQLState() : null;
+        return state != null || failure.getCause() == null ? state : stateOf(failure.getCause());
     }
 
     private static String codeOf(Throwable failure) {
@@ -249,29 +287,22 @@ final class Door {
 
     /** A message, in a transaction of the consumer's own. */
     private Said received(JsonNode order) {
-        boolean process = false;
-        boolean committing = false;
-        try (Connection connection = source.getConnection()) {
-            connection.setAutoCommit(false);
-            connection.setTransactionIsolation(LEVELS.get(order.path("isolation").asText()));
-            try {
-                Tx tx = once.tenant(order.path("tenant").asText()).in(connection);
-                process = tx.receive(order.path("scope").asText(), order.path("key").asText(), Request.bytes(utf8(order.path("payload").asText())));
-                if (process) {
+        AtomicBoolean process = new AtomicBoolean();
+        AtomicBoolean committing = new AtomicBoolean();
+        try {
+            inside.run(order.path("tenant").asText(), LEVELS.get(order.path("isolation").asText()), tx -> {
+                process.set(tx.receive(order.path("scope").asText(), order.path("key").asText(), Request.bytes(utf8(order.path("payload").asText()))));
+                if (process.get()) {
                     advance(order, tx, source);
                 }
-                committing = true;
-                tx.commit();
-            } catch (Exception failure) {
-                connection.rollback();
-                throw failure;
-            }
+                committing.set(true);
+            });
         } catch (Exception failure) {
-            String state = failure instanceof OnceException known ? known.sqlState() : failure instanceof SQLException sql ? sql.getSQLState() : null;
-            return committing && (state == null || !DEFINITE.matcher(state).matches()) ? Said.of("unknown", codeOf(failure)) : refused(failure);
+            String state = stateOf(failure);
+            return committing.get() && (state == null || !DEFINITE.matcher(state).matches()) ? Said.of("unknown", codeOf(failure)) : refused(failure);
         }
         leaveAt(order, "done");
-        return new Said("acknowledged", process ? "process" : "duplicate", 0, null, !process, false);
+        return new Said("acknowledged", process.get() ? "process" : "duplicate", 0, null, !process.get(), false);
     }
 
     private Said leased(JsonNode order) {

@@ -6,7 +6,6 @@ import io.pgonce.FinalFailureException;
 import io.pgonce.Once;
 import io.pgonce.spring.HttpOnce;
 import io.pgonce.spring.Idempotent;
-import io.pgonce.spring.OnceAutoConfiguration;
 import io.pgonce.spring.OnceTransaction;
 import io.pgonce.spring.TenantResolver;
 import jakarta.servlet.Filter;
@@ -19,15 +18,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.UUID;
 import javax.sql.DataSource;
-import org.springframework.boot.Banner;
-import org.springframework.boot.SpringApplication;
-import org.springframework.boot.autoconfigure.ImportAutoConfiguration;
-import org.springframework.boot.autoconfigure.http.HttpMessageConvertersAutoConfiguration;
-import org.springframework.boot.autoconfigure.jackson.JacksonAutoConfiguration;
-import org.springframework.boot.autoconfigure.jdbc.DataSourceTransactionManagerAutoConfiguration;
-import org.springframework.boot.autoconfigure.web.servlet.DispatcherServletAutoConfiguration;
-import org.springframework.boot.autoconfigure.web.servlet.ServletWebServerFactoryAutoConfiguration;
-import org.springframework.boot.autoconfigure.web.servlet.WebMvcAutoConfiguration;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
@@ -40,11 +31,9 @@ import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestHeader;
 import org.springframework.web.bind.annotation.RestController;
 
-/** The Spring Boot starter at work (tests/torture/services.py): only the parts of Spring Boot's configuration that it needs, so that it starts quickly. */
+/** The Spring Boot starter at work (tests/torture/services.py), with the transactions of JDBC or of JPA (Web.java). */
 @Configuration(proxyBeanMethods = false)
-@ImportAutoConfiguration({ServletWebServerFactoryAutoConfiguration.class, DispatcherServletAutoConfiguration.class, WebMvcAutoConfiguration.class,
-    HttpMessageConvertersAutoConfiguration.class, JacksonAutoConfiguration.class, DataSourceTransactionManagerAutoConfiguration.class,
-    OnceAutoConfiguration.class})
+@EnableAutoConfiguration
 public class Service {
     private static final int CONNECTIONS = 8;
     private static final String RAN = "ran";
@@ -172,10 +161,7 @@ public class Service {
         }
     }
 
-    static void serve(String dsn, String port) {
-        SpringApplication service = new SpringApplication(Service.class);
-        service.setBannerMode(Banner.Mode.OFF);
-        service.setDefaultProperties(Map.of("server.address", "127.0.0.1", "server.port", port, "torture.dsn", dsn));
-        service.run();
+    static void serve(String framework, String dsn, String port) {
+        new Web(framework.endsWith("jpa"), dsn, port, Service.class);
     }
 }

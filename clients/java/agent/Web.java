@@ -6,6 +6,7 @@ import io.pgonce.Observer;
 import io.pgonce.Once;
 import io.pgonce.spring.Filters;
 import io.pgonce.spring.Idempotent;
+import io.pgonce.spring.OnceTransaction;
 import io.pgonce.spring.SpringTransactions;
 import io.pgonce.spring.TenantResolver;
 import jakarta.servlet.Filter;
@@ -33,6 +34,7 @@ import org.springframework.core.annotation.AnnotationUtils;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.transaction.PlatformTransactionManager;
+import org.springframework.transaction.support.TransactionTemplate;
 import org.springframework.web.bind.annotation.RequestMapping;
 import org.springframework.web.bind.annotation.RestController;
 
@@ -45,12 +47,16 @@ final class Web {
     private final ServletWebServerApplicationContext context;
 
     Web(boolean isJpa, String dsn) {
+        this(isJpa, dsn, "0", Application.class);
+    }
+
+    Web(boolean isJpa, String dsn, String port, Class<?>... parts) {
         Map<String, String> said = new HashMap<>();
         for (String pair : dsn.split(" ")) {
             said.put(pair.substring(0, pair.indexOf('=')), pair.substring(pair.indexOf('=') + 1));
         }
-        context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).properties(
-            "server.port=0", "server.address=127.0.0.1", "spring.main.banner-mode=off", "logging.level.root=off", "spring.servlet.multipart.enabled=false",
+        context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(parts).properties(
+            "torture.dsn=" + dsn, "server.port=" + port, "server.address=127.0.0.1", "spring.main.banner-mode=off", "logging.level.root=off", "spring.servlet.multipart.enabled=false",
             "spring.datasource.url=jdbc:postgresql://" + said.get("hostaddr") + ":" + said.get("port") + "/" + said.get("dbname") + "?sslmode=disable&gssEncMode=disable",
             "spring.datasource.username=" + said.get("user"), "spring.datasource.hikari.connection-timeout=3000",
             "spring.autoconfigure.exclude=" + (isJpa ? "" : AUTO + "orm.jpa.HibernateJpaAutoConfiguration," + AUTO + "data.jpa.JpaRepositoriesAutoConfiguration")).run();
@@ -65,6 +71,25 @@ final class Web {
 
     DataSource source() {
         return context.getBean(DataSource.class);
+    }
+
+    /** Whose own transactions are Spring's. */
+    Door door() {
+        PlatformTransactionManager manager = context.getBean(PlatformTransactionManager.class);
+        OnceTransaction transaction = context.getBean(OnceTransaction.class);
+        return new Door(source(), once(), (tenant, level, work) -> {
+            TransactionTemplate template = new TransactionTemplate(manager);
+            template.setIsolationLevel(level);
+            template.executeWithoutResult(status -> {
+                try {
+                    work.in(transaction.current(tenant));
+                } catch (RuntimeException failure) {
+                    throw failure;
+                } catch (Exception failure) {
+                    throw new IllegalStateException(failure);
+                }
+            });
+        });
     }
 
     /** The service of one case, and its filter. */

@@ -203,7 +203,7 @@ class Calls:
         import frameworks  # pylint: disable=import-outside-toplevel  # which takes as long to load as all the rest
 
         url = frameworks.AWAY if order["location"].get("database") == "away" else self.url
-        self.serving = frameworks.serving(order, order["framework"], self.driver, url)
+        self.serving = frameworks.Services(order["framework"], self.driver).serving(order, url)
         port, self.script = self.serving.__enter__()  # pylint: disable=unnecessary-dunder-call
         return {"port": port}
 

@@ -32,7 +32,7 @@ from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
 from cases import bytes_of
-from drivers import opened
+from drivers import Loop, opened
 from torture import Door, at_once, execute, settle
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -148,27 +148,35 @@ def flask(service, door, pool):
     return app
 
 
-class Served:
-    """By Django, which has one of each."""
+class DjangoDoor:
+    """Django has one service at a time."""
 
     service = door = None
 
+    @classmethod
+    def set_up(cls, said):
+        if not settings.configured:
+            settings.configure(
+                DATABASES={"default": cls.database(said)}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["pgonce.django.OnceMiddleware"],
+                PGONCE={}, LOGGING_CONFIG=None, SECRET_KEY="test", DATA_UPLOAD_MAX_MEMORY_SIZE=None,
+            )  # fmt: skip
+            django.setup()
 
-def django_application(service, door, url, **more):
-    """url: of the database, to which Django connects by itself. more: its options, such as a pool."""
+    @staticmethod
+    def database(said):
+        return {"ENGINE": "django.db.backends.postgresql", "NAME": said["database"], "HOST": said["host"], "PORT": said["port"], "USER": said["user"], "CONN_MAX_AGE": 0}
+
+
+def django_application(service, door, url, **options):
+    """url: of the database, to which Django connects by itself. options: its own, such as a pool."""
     host, port, name = url.split("@")[1].split("?")[0].replace("/", ":").split(":")
-    database = {"ENGINE": "django.db.backends.postgresql", "NAME": name, "HOST": host, "PORT": port, "USER": "postgres", "CONN_MAX_AGE": 0, "OPTIONS": {"connect_timeout": 3, **more}}
-    if not settings.configured:
-        settings.configure(
-            DATABASES={"default": database}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["pgonce.django.OnceMiddleware"],
-            PGONCE={}, LOGGING_CONFIG=None, SECRET_KEY="test", DATA_UPLOAD_MAX_MEMORY_SIZE=None,
-        )  # fmt: skip
-        django.setup()
+    said = {"host": host, "port": port, "user": "postgres", "database": name}
+    DjangoDoor.set_up(said)
     from django.db import connections
 
-    connections.databases["default"].update(database)
+    connections.databases["default"].update(DjangoDoor.database(said) | {"OPTIONS": options})
     settings.PGONCE = service.options
-    Served.service, Served.door = service, door
+    DjangoDoor.service, DjangoDoor.door = service, door
     return WSGIHandler()
 
 
@@ -176,7 +184,7 @@ def django_view(request, path):
     from django.db import connection
 
     tx = connection if connection.in_atomic_block else None
-    status, headers, body = at_once(Served.service.answer(tx, request.headers, request.body, Served.door))
+    status, headers, body = at_once(DjangoDoor.service.answer(tx, request.headers, request.body, DjangoDoor.door))
     response = HttpResponse(body, status=status) if isinstance(body, bytes) else StreamingHttpResponse(body, status=status)
     del response["Content-Type"]
     for name, value in headers:
@@ -214,19 +222,21 @@ def threads_of(app, port):
 
 
 @contextlib.contextmanager
-def loop(app, its):
-    """An application of ASGI under uvicorn, in the loop of its pool; its port."""
-    port = free_port()
+def loop(app, its=None):
+    """An application of ASGI under uvicorn, in the Loop of its pool, or in one of its own; its port."""
+    port, own = free_port(), its or Loop()
     server = uvicorn_of(app, port)
-    done = asyncio.run_coroutine_threadsafe(server.serve(), its)
+    done = asyncio.run_coroutine_threadsafe(server.serve(), own.loop)
     while not server.started:
-        assert not done.done(), "it did not start"
+        assert own.thread.is_alive() and not done.done(), "it did not start"
         threading.Event().wait(0.005)
     try:
         yield port
     finally:
         server.should_exit = True
         done.result(PATIENCE_S)
+        if its is None:
+            own.close()
 
 
 @contextlib.contextmanager
@@ -242,16 +252,28 @@ def threads(app):
         server.server_close()
 
 
-@contextlib.contextmanager
-def serving(case, framework, driver, url):
-    """The port and the Script of a case's service."""
-    script = Script(case)
-    with contextlib.ExitStack() as stack:
-        if framework == "django":
-            port = stack.enter_context(threads(django_application(script, Door(pgonce, None), url)))
-        else:
-            over = stack.enter_context(opened(driver, url, CONNECTIONS, patience_s=3))
-            app = APPLICATIONS[framework](script, Door(over.client, over.transaction), over.pool)
-            port = stack.enter_context(threads(app) if framework == "flask" else loop(app, over.loop.loop))
-        stack.callback(script.released.set)
-        yield port, script
+class Services:
+    """The services of cases by a framework over a driver; Django's is its own."""
+
+    def __init__(self, framework, driver=None):
+        self.framework, self.driver = framework, driver
+
+    @contextlib.contextmanager
+    def serving(self, case, url):
+        """The port and the Script of a case's service."""
+        script = Script(case)
+        with contextlib.ExitStack() as stack:
+            if self.framework == "django":
+                port = stack.enter_context(threads(django_application(script, Door(pgonce, None), url)))
+            else:
+                over = stack.enter_context(opened(self.driver, url, CONNECTIONS, patience_s=3))
+                app = APPLICATIONS[self.framework](script, Door(over.client, over.transaction), over.pool)
+                port = stack.enter_context(threads(app) if self.framework == "flask" else loop(app, over.loop))
+            stack.callback(script.released.set)
+            yield port, script
+
+
+SERVICES = {
+    "asgi-psycopg": Services("starlette", "psycopg-async"), "asgi-asyncpg": Services("starlette", "asyncpg"), "fastapi": Services("fastapi", "asyncpg"),
+    "flask": Services("flask", "psycopg"), "django": Services("django"),
+}  # fmt: skip

@@ -62,7 +62,7 @@ def serve(name, port, url):
     framework, _, driver = name.partition("-")
     if framework == "django":
         pool = {"min_size": 0, "max_size": CONNECTIONS, "timeout": 3, "reconnect_timeout": 1}
-        threads_of(django_application(Requests, Door(pgonce, second_of_django), url, pool=pool), port).serve_forever()
+        threads_of(django_application(Requests, Door(pgonce, second_of_django), url, pool=pool, connect_timeout=3), port).serve_forever()
         return
     with opened(driver, url, CONNECTIONS, patience_s=3) as over:
         app = APPLICATIONS[framework](Requests, Door(over.client, over.transaction), over.pool)
