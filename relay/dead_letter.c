@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * dead_letter.c: see dead_letter.h. The headers have the names of a consumer's dead_topic, where
- * they mean the same. Of the payload the outbox has a copy as long as the event is parked, so that
- * a copy without it loses nothing.
+ * dead_letter.c: see dead_letter.h. The headers have the same names and meanings as those of a
+ * consumer's dead_topic. The outbox keeps the payload while the event is parked, so a copy without
+ * it loses nothing.
  */
 #include "dead_letter.h"
 
@@ -21,7 +21,7 @@ enum {
 
 static const char empty_payload[] = "null";
 
-/* A text from a sink may be in any encoding, and a header's value has no line's end. */
+/* A text from a sink may be in any encoding, and a header's value has no line ends. */
 static const char *plain(event *event, const char *text)
 {
 	size_t length = strnlen(text, ERROR_HEADER_BYTES);
@@ -43,7 +43,7 @@ static const char *number(event *event, long long value)
 	return text;
 }
 
-/* Without what may stand before a URL's host: that is a secret. */
+/* Without the user and password of a URL: they are secret. */
 static const char *shown(event *event, const char *destination)
 {
 	const char *host = strstr(destination, "://");
@@ -91,7 +91,7 @@ void dead_letter_write(const relay_settings *settings, event *event, const char 
 	add(headers, &count, "Pgonce-Dead-Id", event->event_id);
 	add(headers, &count, "Pgonce-Dead-Relay", plain(event, settings->name));
 	add(headers, &count, "Pgonce-Dead-Topic", plain(event, event->topic));
-	if (message->destination != NULL) { /* none where no route matches */
+	if (message->destination != NULL) { /* NULL: no route matches */
 		add(headers, &count, "Pgonce-Dead-Destination", shown(event, message->destination));
 	}
 	add(headers, &count, "Pgonce-Dead-Error", plain(event, error));
@@ -111,7 +111,7 @@ bool dead_letter_strip(event *event)
 	if (event->payload.length <= SMALL_PAYLOAD_BYTES || message->body.data == empty_payload) {
 		return false;
 	}
-	/* The event's own array, of which dead_letter_write has left one place. */
+	/* The event's own array, in which dead_letter_write has left one place. */
 	add((sink_header *)(uintptr_t)message->headers, &message->header_count, "Pgonce-Dead-Payload-Bytes",
 	    number(event, (long long)event->payload.length));
 	message->body = (once_bytes){.data = empty_payload, .length = strlen(empty_payload)};

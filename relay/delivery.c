@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * delivery.c: the sink's side of a pipeline: what is handed over when, and what its answers mean.
- * See pipeline.h.
+ * delivery.c: the sink's side of a pipeline: when events are handed to the sink, and what its
+ * results mean. See pipeline.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,27 +14,27 @@ enum {
 	RESULTS_MAX = 256,
 	PAUSE_FIRST_MS = 100,
 	PAUSE_MOST_MS = 10000,
-	/* A receiver may ask to be left alone for so long, whatever retry_most says. */
+	/* the longest wait that a receiver may ask for, even if retry_most is shorter */
 	ASKED_MOST_MS = 3600 * 1000,
 	HANGING_MS = 1000,
-	/* So soon, where only few are left and a usual delivery takes a twentieth of it. */
+	/* the same if few events are left and a usual delivery takes a twentieth of it */
 	HANGING_FEW_MS = 100,
 	HANGING_FACTOR = 20,
 	HANGING_SHARE = 10,
 	/*
-	 * With more than this in flight for long and not one answer it is the sink that hangs, and
-	 * others would only hang too.
+	 * If more than this are in flight for long without a single answer, the whole sink hangs, and
+	 * further events would only hang too.
 	 */
 	HANGING_SILENT_MOST = 100,
-	/* What goes to a host that hangs is put aside for so long at least. */
+	/* events for a hanging host are put aside for at least this long */
 	ASIDE_FIRST_MS = 1000,
 	ASIDE_SPREAD = 1024,
-	/* A row that is put off comes due again only after its result must have come. */
+	/* added when a row's next_at is moved on: its result must have come before it is due */
 	DEFER_MORE_MS = 2000,
 	TOLD_A_SECOND = 20
 };
 
-/* Memory for events in flight for long; with more of them the chunk waits. */
+/* Memory for events in flight for long; beyond it the chunk waits. */
 #define HELD_BYTES_MAX ((size_t)64 << 20)
 
 void event_list_add(event_list *list, event *event)
@@ -53,7 +53,7 @@ static event_list *list_of(pipeline *pipeline, const event *event)
 	return event->index < 0 ? NULL : event->known ? &pipeline->session.due : &pipeline->session.chunk;
 }
 
-/* Of events that are in flight for long: they are counted, for what they take of memory. */
+/* Events in flight for long are counted by the memory they take. */
 static void held_remove(pipeline *pipeline, const event *event)
 {
 	if (event->deferred) {
@@ -76,7 +76,7 @@ static void batch_remove(pipeline *pipeline, event *event)
 
 /* ---- parking */
 
-/* Events that fail come in crowds: so many lines a second, and how many were left out. */
+/* Many events may fail at once: a limited number of lines a second, and how many were left out. */
 static void tell_parked(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
                         const char *error)
 {
@@ -112,7 +112,7 @@ static void park(pipeline *pipeline, const event *event, const char *state, int 
 	metric_count(pipeline->report.metrics.parked, event->known ? 0 : 1);
 }
 
-/* It is delivered, or left out: no row of it stays. */
+/* It is delivered or left out: it keeps no row. */
 static void unpark(pipeline *pipeline, const event *event)
 {
 	if (event->known) {
@@ -122,7 +122,7 @@ static void unpark(pipeline *pipeline, const event *event)
 	}
 }
 
-/* Those behind an event that is parked: fresh ones are parked too, the others are already. */
+/* The events behind a parked one: new ones are parked too, the others are parked already. */
 static void park_behind(pipeline *pipeline, event *first)
 {
 	for (event *at = first, *next = NULL; at != NULL; at = next) {
@@ -143,7 +143,7 @@ static void park_dead(pipeline *pipeline, event *event, const char *error)
 	park(pipeline, event, "dead", event->attempts, 0, error);
 }
 
-/* With all that stands behind it. */
+/* With all events behind it. */
 static void bury(pipeline *pipeline, event *event, const char *error)
 {
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
@@ -157,8 +157,8 @@ static void bury(pipeline *pipeline, event *event, const char *error)
 /* ---- events come in */
 
 /*
- * What it shares its room with. Copies of dead events have a lane of their own where the sink knows
- * no hosts, so that a dead_topic that takes nothing holds up nothing else.
+ * Its lane. If the sink knows no hosts, copies of dead events have their own lane, so that a
+ * dead_topic that accepts nothing delays no other events.
  */
 static lane *lane_for(pipeline *pipeline, const event *event)
 {
@@ -173,7 +173,7 @@ static lane *lane_for(pipeline *pipeline, const event *event)
 	return lanes_find(pipeline->delivery.lanes, name);
 }
 
-/* It is done with, and no attempt was made. */
+/* It is finished without an attempt. */
 static void leave_out(pipeline *pipeline, event *event)
 {
 	metric_count(pipeline->report.metrics.left_out, 1);
@@ -189,7 +189,7 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 	event->session = pipeline->session.number;
 	event->fetch = pipeline->reads;
 	if (event->known && schedule_busy(pipeline->schedule, event)) {
-		event_free(event); /* it, or one before it, is in flight */
+		event_free(event); /* it, or an earlier one, is in flight */
 		return;
 	}
 	const route *route = routes_find(&pipeline->settings.routes, event);
@@ -254,7 +254,7 @@ void delivery_forget(pipeline *pipeline)
 	while (pipeline->delivery.out != NULL) {
 		event *event = pipeline->delivery.out;
 		out_remove(pipeline, event);
-		/* Of the present session: it stands in the schedule yet. */
+		/* Of the present session: it is still in the schedule. */
 		if (event->place != EVENT_OUTSIDE) {
 			schedule_remove(pipeline->schedule, event);
 		}
@@ -265,8 +265,8 @@ void delivery_forget(pipeline *pipeline)
 /* ---- hosts that hang */
 
 /*
- * So long what goes to a host that hangs is put aside: as long as it has been hanging, so that rows
- * are not written again and again. Spread, so that they do not come back all at once.
+ * How long events for a hanging host are put aside: as long as it has been hanging, so that rows
+ * are not written again and again; spread, so that they do not all come back at once.
  */
 static int64_t aside_ms(const pipeline *pipeline, const event *event, int64_t now)
 {
@@ -304,7 +304,10 @@ static void tell_lane(pipeline *pipeline, lane *lane, bool hangs)
 	lane->told = hangs;
 }
 
-/* What is ready for a host that hangs holds up no chunk. Where it may be tried, one remains. */
+/*
+ * Ready events for a hanging host are put aside, so that they do not delay the chunk. One remains
+ * if the host may be tried.
+ */
 static void put_hanging_aside(pipeline *pipeline, size_t room, int64_t now)
 {
 	for (lane *lane = schedule_turns(pipeline->schedule), *next = NULL; lane != NULL; lane = next) {
@@ -329,7 +332,7 @@ static size_t room_of(const pipeline *pipeline)
 	size_t most = (size_t)pipeline->settings.in_flight;
 
 	if (delivery->failures > 0) {
-		return delivery->probe != NULL ? 0 : 1; /* one tries whether the sink is back */
+		return delivery->probe != NULL ? 0 : 1; /* one event shows whether the sink is back */
 	}
 	return delivery->in_flight < most ? most - delivery->in_flight : 0;
 }
@@ -356,7 +359,7 @@ void delivery_send(pipeline *pipeline)
 		}
 		event->sent_ms = now;
 		event_list *list = list_of(pipeline, event);
-		if (list != NULL) { /* none: the copy of one that was in flight for long */
+		if (list != NULL) { /* NULL: the copy of an event that was in flight for long */
 			list->sent_ms = now;
 		}
 		out_add(pipeline, event);
@@ -404,7 +407,7 @@ static void retry_later(pipeline *pipeline, event *event, int64_t wait_ms, const
 	park_behind(pipeline, behind);
 }
 
-/* Its last attempt has failed: it is dead now, or when the dead_topic has its copy. */
+/* Its last attempt failed: it is dead now, or once the dead_topic has its copy. */
 static void die(pipeline *pipeline, event *event, const char *error)
 {
 	if (pipeline->settings.dead_topic == NULL) {
@@ -414,15 +417,15 @@ static void die(pipeline *pipeline, event *event, const char *error)
 	dead_letter_write(&pipeline->settings, event, error);
 	event->lane = lane_for(pipeline, event);
 	if (event->deferred) {
-		/* Its row is put off anew, so that it is not read again meanwhile. */
+		/* Its row's next_at is moved on, so that it is not read again meanwhile. */
 		park(pipeline, event, "waiting", event->attempts, pipeline->settings.timeout_ms + DEFER_MORE_MS, error);
 	}
 	schedule_put_back(pipeline->schedule, event);
 }
 
 /*
- * What became of a copy. It says nothing of the sink as a whole, and counts for nobody's attempts:
- * where it was not taken, the event comes again after its wait, is delivered or dies anew.
+ * The result of a copy. It says nothing about the sink as a whole, and counts as no attempt. If the
+ * copy was not accepted, the event comes again after its wait, and is delivered or dies again.
  */
 static void on_copy(pipeline *pipeline, event *event, const sink_result *result)
 {
@@ -462,7 +465,7 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	}
 }
 
-/* Nobody's fault: no attempt is counted. wait_ms: not before; 0 or less: at once. */
+/* No attempt is counted. wait_ms: not before then; 0 or less: at once. */
 static void try_again(pipeline *pipeline, event *event, int64_t wait_ms, const char *problem)
 {
 	if (wait_ms <= 0 && !event->known && !schedule_marked(pipeline->schedule, event)) {
@@ -470,8 +473,8 @@ static void try_again(pipeline *pipeline, event *event, int64_t wait_ms, const c
 		return;
 	}
 	/*
-	 * A parked event is read again when it is due: an operator may decide about it meanwhile. A
-	 * fresh one stands behind one that was parked.
+	 * A parked event is read again when it is due: an operator may decide about it meanwhile. A new
+	 * one is behind a parked one.
 	 */
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
 	if (wait_ms > 0) {
@@ -490,8 +493,8 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 	char quoted[RUNTIME_QUOTE_BYTES];
 
 	/*
-	 * Of many that fail together only the first counts, then those that tried whether the sink is
-	 * back.
+	 * Of many that fail together only the first counts, then only the events that show whether the
+	 * sink is back.
 	 */
 	if (delivery->failures == 0 || is_probe) {
 		delivery->failures++;
@@ -500,14 +503,14 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 		delivery->pause_until_ms = runtime_now_ms() + pause_ms;
 		if (delivery->failures == 1) {
 			runtime_log(&pipeline->speaker, RUNTIME_WARNING, "unavailable",
-			            "sink=%s error=%s; it is tried until it is back", pipeline->settings.sink->name,
+			            "sink=%s error=%s; it is tried again until it is back", pipeline->settings.sink->name,
 			            runtime_quote(result->problem, quoted));
 		}
 	}
 	try_again(pipeline, event, 0, result->problem);
 }
 
-/* Whoever has taken over reads again what is not settled. */
+/* The process that has taken over reads again everything that is not settled. */
 static void tell_fenced(pipeline *pipeline, const char *problem)
 {
 	char quoted[RUNTIME_QUOTE_BYTES];
@@ -528,7 +531,7 @@ static void hear_lane(pipeline *pipeline, const event *event, const sink_result 
 		lane_withheld(lane, now);
 		return;
 	}
-	/* Where the sink knows no hosts it is the lane of the dead_topic. */
+	/* If the sink knows no hosts, it is the dead_topic's lane. */
 	bool silent = pipeline->settings.sink->lane != NULL ? result->silent : result->verdict != SINK_DELIVERED;
 	lane_answered(lane, event->sent_ms, silent, now);
 	if (!lane_hangs(lane, now)) {
@@ -548,7 +551,7 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 	}
 	delivery->probe = is_probe ? NULL : delivery->probe;
 	if (event->session != pipeline->session.number) {
-		/* Of a session that was lost: it was or will be read again. */
+		/* Of a lost session: it was or will be read again. */
 		held_remove(pipeline, event);
 		event_free(event);
 		return;
@@ -568,7 +571,7 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 	case SINK_UNAVAILABLE:
 		if (pipeline->settings.sink == &sink_stdout && !delivery->is_broken) {
 			delivery->is_broken = true;
-			pipeline->report.problem = memory_format("%s; nobody reads the events any more", result->problem);
+			pipeline->report.problem = memory_format("%s; the reader of the events is gone", result->problem);
 		}
 		on_unavailable(pipeline, event, result, is_probe);
 		break;
@@ -600,7 +603,7 @@ void delivery_collect(pipeline *pipeline, int64_t wait_ms)
 	}
 }
 
-/* ---- what hangs */
+/* ---- events that hang */
 
 static int64_t hanging_ms(const pipeline *pipeline)
 {
@@ -612,7 +615,7 @@ static int64_t hanging_ms(const pipeline *pipeline)
 	return usual > HANGING_FEW_MS ? usual : HANGING_FEW_MS;
 }
 
-/* The event stays in flight, and a row of it is put off until its result must have come. */
+/* The event stays in flight; its row's next_at is set to when its result must have come. */
 static void put_off(pipeline *pipeline, event *event)
 {
 	park(pipeline, event, "waiting", event->attempts, pipeline->settings.timeout_ms + DEFER_MORE_MS,
@@ -670,7 +673,7 @@ void delivery_defer(pipeline *pipeline)
 		    pipeline->delivery.held_bytes + event->bytes > HELD_BYTES_MAX) {
 			continue;
 		}
-		/* Those behind it have rows, and come again after it. */
+		/* The events behind it have rows, and come again after it. */
 		struct event *behind = NULL;
 		while (event->chain_after != NULL && event->chain_after->place == EVENT_BEHIND) {
 			behind = event->chain_after;

@@ -14,11 +14,11 @@
 #include "broker.h"
 
 enum {
-	OWN_HEADERS_MAX = 11, /* that either form makes */
+	OWN_HEADERS_MAX = 11, /* of either form */
 	TIME_BYTES = 96
 };
 
-/* What is put before the name of an event's own header that would steer the broker. */
+/* A prefix for an event's own header that would steer the broker. */
 #define STEERING_PREFIX "Event-"
 
 static const char json_type[] = "application/json";
@@ -79,7 +79,7 @@ static const char *key_of(const envelope *envelope, const event *event)
 
 typedef bool needs_encoding(unsigned char c);
 
-/* No control character gets into a header: a line end would forge another one. */
+/* No control characters in a header: a line end would forge another header. */
 static bool is_control(unsigned char c)
 {
 	return c < ' ' || c == 0x7f;
@@ -98,7 +98,7 @@ static bool is_outside_token(unsigned char c)
 }
 
 /*
- * The text itself where nothing in it has to be encoded, as a rule; else a copy in the event's
+ * The text itself if nothing must be encoded, as usual; else an encoded copy in the event's
  * memory.
  */
 static const char *encoded(event *event, const char *text, needs_encoding *needs)
@@ -147,7 +147,7 @@ static const char *time_text(event *event)
 
 /* ---- the event's own headers */
 
-/* Names that the envelope, or what carries it, gives itself. */
+/* Names that the envelope or the transport sets. */
 static bool is_ours(const envelope *envelope, const event *event, const char *name)
 {
 	if (strncasecmp(name, "Pgonce-", 7) == 0 || strcasecmp(name, "content-type") == 0) {
@@ -159,7 +159,7 @@ static bool is_ours(const envelope *envelope, const event *event, const char *na
 	return event->traceparent != NULL && strcasecmp(name, "traceparent") == 0;
 }
 
-/* Of an event's own header. The application may have copied it from a message that it has got. */
+/* An event's own header. The application may have copied it from a received message. */
 static const char *own_name(const envelope *envelope, event *event, const char *name)
 {
 	if (!broker_header_steers(envelope->sink, name)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * event.c: see event.h. One allocation per event as a rule: what it says and what is made of it fit
- * in the first block.
+ * event.c: see event.h. Usually one allocation per event: its texts and its message fit in the
+ * first block.
  */
 #include "event.h"
 
@@ -11,7 +11,7 @@
 #include "memory.h"
 
 enum {
-	ENVELOPE_BYTES = 512, /* what an envelope takes of a usual event */
+	ENVELOPE_BYTES = 512, /* of a usual event's envelope */
 	BLOCK_BYTES = 1024
 };
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * flight.c: see flight.h. A slot for each message; a ticket is a slot and how often it has been
- * used, so that a late answer cannot hit the slot's next message. Slots are in one of three places:
- * free, in `sent` order (waiting, oldest first, which is also the order of their deadlines), or
- * finished.
+ * flight.c: see flight.h. Each message has a slot. A ticket is a slot and how often it was used, so
+ * that a late answer cannot hit the slot's next message. A slot is in one of three lists: free;
+ * waiting, oldest first, which is also the order of the deadlines; or finished.
  */
 #include "flight.h"
 
@@ -24,7 +23,7 @@ typedef struct slot {
 	bool waits;
 	uint64_t order; /* of put */
 	int64_t deadline_ms;
-	int64_t held_ms; /* since when its answer is put off; 0: it is not */
+	int64_t held_ms; /* since when its answer is held; 0: it is not held */
 	sink_verdict verdict;
 	struct slot *previous, *next; /* in its list */
 	char problem[256];
@@ -44,9 +43,9 @@ struct flight {
 	int64_t permit_ms;
 	list unused, waiting, finished;
 	size_t held;   /* of `waiting` */
-	slot *untaken; /* in `waiting`: this one and all behind it were not taken yet; NULL: all were */
+	slot *untaken; /* in `waiting`: the first that was not taken yet; NULL: all were taken */
 	uint64_t puts;
-	uint64_t delivered_order; /* the latest put of which the broker has said that it has it */
+	uint64_t delivered_order; /* the latest put of a message that the broker has acknowledged */
 };
 
 /* ---- lists */
@@ -194,9 +193,8 @@ static void finish(flight *flight, slot *slot, sink_verdict verdict, const char 
 }
 
 /*
- * Where a later message was delivered meanwhile the broker is there, and it is this one that it
- * does not answer: that counts as an attempt, so that one silent destination cannot hold up all
- * others for ever.
+ * If a later message was delivered meanwhile, the broker is there and does not answer for this one.
+ * That counts as an attempt, so that one silent destination cannot block all others for ever.
  */
 static void expire(flight *flight, int64_t now_ms)
 {
@@ -260,9 +258,7 @@ bool flight_put(flight *flight, sink_message *message)
 	return true;
 }
 
-/*
- * Until when to wait for a result: the caller's time, or the next deadline where that is earlier.
- */
+/* Until when to wait for a result: the earlier of the caller's time and the next deadline. */
 static struct timespec wait_until(const flight *flight, int64_t until_ms)
 {
 	if (flight->waiting.first != NULL && flight->waiting.first->deadline_ms < until_ms) {
@@ -274,7 +270,7 @@ static struct timespec wait_until(const flight *flight, int64_t until_ms)
 void flight_permit(flight *flight, int64_t until_ms)
 {
 	pthread_mutex_lock(&flight->mutex);
-	/* Only then may the taking side have found nothing that it might take. */
+	/* Only then may the sink's threads have found nothing to take. */
 	bool lapsed = flight->permit_ms <= runtime_now_ms();
 	flight->permit_ms = until_ms;
 	while (until_ms == 0 && flight->untaken != NULL) {
@@ -316,7 +312,7 @@ size_t flight_poll(flight *flight, int timeout_ms, sink_result *results, size_t 
 	return count;
 }
 
-/* ---- the other side */
+/* ---- the sink's threads */
 
 flight_item *flight_take(flight *flight)
 {

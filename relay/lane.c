@@ -16,8 +16,8 @@ enum {
 	FREE_FACTOR = 3,
 	HANGS_MS = 1000,
 	HANGS_FACTOR = 3, /* a host that is always slow does not hang */
-	TRY_MS = 1000,    /* between two calls to a host that hangs */
-	TRY_MOST = 4,     /* so many of them open: the first may hang by its own fault */
+	TRY_MS = 1000,    /* between two calls to a hanging host */
+	TRY_MOST = 4,     /* the most open calls to it: the first may hang for another reason */
 	TRY_FREE_SHARE = 4
 };
 
@@ -90,7 +90,7 @@ void lane_sent(lane *lane, int64_t now_ms)
 void lane_answered(lane *lane, int64_t sent_ms, bool silent, int64_t now_ms)
 {
 	lane->in_flight--;
-	/* What fails at once takes no room: that host does not hang. */
+	/* A call that fails at once takes no room: that host does not hang. */
 	if (silent && now_ms - sent_ms >= HANGS_MS) {
 		return;
 	}

@@ -13,34 +13,34 @@
 
 enum {
 	LIST_FIRST = 50000, /* ids listed at a time: 24 bytes each */
-	LIST_MOST = 400000, /* so many, where the backlog is longer: each list costs a pass over it */
-	FETCH_FIRST = 64,   /* events asked for at first; doubled while they are small */
+	LIST_MOST = 400000, /* the same with a long backlog: each list costs a pass over it */
+	FETCH_FIRST = 64,   /* events in the first request; doubled while they are small */
 	DUE_MOST = 500,
 	DUE_HELD_MAX = 10000,
 	DUE_SOON_MS = 100, /* between two looks for due events, while any are parked */
-	/* and while none are known to be: an operator may have asked for a replay */
+	/* and while none are known: an operator may have asked for a replay */
 	DUE_LATER_MS = 1000,
 	RELEASE_MOST = 500,
 	/* between two looks for delayed events, unless one is known to be due sooner */
 	RELEASE_MS = 1000,
-	/* they take one part in so many of the time, even where the index is full of what is gone */
+	/* a look may take this part of the time, even if the index is full of dead rows */
 	RELEASE_PART = 20,
-	/* with PERMIT_MS less than the two seconds within which another takes over */
+	/* with PERMIT_MS, less than the two seconds in which another process takes over */
 	STANDBY_MS = 250,
 	CONNECT_FIRST_MS = 100,
 	CONNECT_MOST_MS = 2000,
-	STORE_MS = 10000,   /* progress over nothing of ours is stored so often */
-	LEFT_MAX = 1000000, /* parked events that are counted */
-	COUNT_MS = 10000,   /* parked events are counted so often */
+	STORE_MS = 10000,   /* how often progress past other relays' events is stored */
+	LEFT_MAX = 1000000, /* the most parked events that are counted */
+	COUNT_MS = 10000,   /* how often parked events are counted */
 	CHUNK_WAIT_MS = 20,
-	/* a round trip to the database must be shorter; who takes over waits so long */
+	/* a round trip to the database must be shorter; a process that takes over waits this long */
 	PERMIT_MS = 1000,
 	FULL_WAIT_MS = 100,
-	/* so that two that fence each other do it rarely, and others may take over */
+	/* so that two that fence each other do so rarely, and others may take over */
 	FENCED_WAIT_MS = 5000
 };
 
-/* ---- what belongs to a session */
+/* ---- a session's data */
 
 static void progress_clear(reader_progress *progress)
 {
@@ -49,7 +49,7 @@ static void progress_clear(reader_progress *progress)
 	*progress = (reader_progress){0};
 }
 
-/* The session is over: all that it read is void. What the sink has is freed as its results come. */
+/* The session is over: all it read is void. Events at the sink are freed with their results. */
 static void forget_session(pipeline *pipeline)
 {
 	pipeline_session *over = &pipeline->session;
@@ -71,7 +71,7 @@ static void permit(pipeline *pipeline, int64_t until_ms)
 }
 
 /*
- * The permit counts from when the session was asked: where the answer takes longer than it lasts,
+ * The permit starts when the session was asked: if the answer takes longer than the permit lasts,
  * nothing can ever be sent.
  */
 static void tell_late(pipeline *pipeline, int64_t until_ms)
@@ -91,8 +91,8 @@ static void tell_late(pipeline *pipeline, int64_t until_ms)
 }
 
 /*
- * Before something is sent, or while the sink has what it may still send: the session must be
- * there.
+ * Before an event is sent, and while the sink has events that it may still send, the session must
+ * exist.
  */
 static bool renew_permit(pipeline *pipeline)
 {
@@ -126,7 +126,7 @@ static bool send(pipeline *pipeline)
 
 /* ---- settling */
 
-/* The end of a snapshot, "10:20:10,14": what began later it does not see. */
+/* The end of a snapshot, "10:20:10,14": it does not see later transactions. */
 static uint64_t snapshot_end(const char *snapshot)
 {
 	const char *colon = strchr(snapshot, ':');
@@ -150,7 +150,7 @@ static bool store(pipeline *pipeline, const char *seen, const char *reading, int
 	return good;
 }
 
-/* What became of events that were parked before; the progress stays as it is stored. */
+/* The results of events that were parked before; the stored progress is unchanged. */
 static bool settle_known(pipeline *pipeline)
 {
 	const reader_progress *progress = &pipeline->session.progress;
@@ -175,7 +175,7 @@ static bool settle_chunk(pipeline *pipeline)
 	reader_progress *progress = &session->progress;
 	bool is_last = session->listed_all && session->item_next == session->item_count;
 
-	/* Progress goes forward alone: what is behind it is delivered, or parked by this statement. */
+	/* Progress only moves forward: all before it is delivered, or parked by this statement. */
 	assert(session->in_chunk && progress->reading != NULL && session->chunk_end_id > progress->after_id);
 	bool good = is_last ? store(pipeline, progress->reading, NULL, 0, true)
 	                    : store(pipeline, progress->seen, progress->reading, session->chunk_end_id, true);
@@ -199,8 +199,8 @@ static bool settle_chunk(pipeline *pipeline)
 }
 
 /*
- * Stopping within a chunk: what is done of it is settled, and what is not is parked, so that
- * nothing is delivered again that need not be. Where nothing is done it is read again.
+ * Stopping within a chunk: its finished events are settled and the others are parked, so that no
+ * finished event is delivered again. If none is finished, the chunk is read again.
  */
 static bool settle_part(pipeline *pipeline)
 {
@@ -220,14 +220,14 @@ static bool settle_part(pipeline *pipeline)
 
 /* ---- reading */
 
-/* Lists what there is between the snapshots; *idle: nothing of ours. */
+/* Lists the events between the snapshots; *idle: none is for this relay. */
 static bool list(pipeline *pipeline, bool flushed, bool *idle)
 {
 	pipeline_session *session = &pipeline->session;
 	reader_progress *progress = &session->progress;
 	bool goes_on = session->item_count == pipeline->item_room;
 
-	/* A list that was full is followed by a longer one. */
+	/* After a full list the next one is longer. */
 	if (pipeline->item_room == 0 || (goes_on && pipeline->item_room < LIST_MOST)) {
 		pipeline->item_room = pipeline->item_room == 0 ? LIST_FIRST : 2 * pipeline->item_room;
 		pipeline->items = memory_array(pipeline->items, pipeline->item_room, sizeof *pipeline->items);
@@ -246,13 +246,13 @@ static bool list(pipeline *pipeline, bool flushed, bool *idle)
 		return true;
 	}
 	/*
-	 * What is visible may not be on disk yet (synchronous_commit = off): it is flushed before
-	 * anybody hears of it.
+	 * Visible events may not be on disk yet (synchronous_commit = off): they are flushed before any
+	 * receiver gets them.
 	 */
 	return flushed || reader_flush(pipeline->reader);
 }
 
-/* Is there anything new? */
+/* Looks for new events. */
 static bool look(pipeline *pipeline, bool *idle)
 {
 	reader_progress *progress = &pipeline->session.progress;
@@ -304,7 +304,7 @@ static bool fetch(pipeline *pipeline)
 	return true;
 }
 
-/* Parked events whose time has come. */
+/* Parked events that are due. */
 static bool read_due(pipeline *pipeline, bool *found)
 {
 	pipeline_session *session = &pipeline->session;
@@ -331,7 +331,7 @@ static bool read_due(pipeline *pipeline, bool *found)
 	return true;
 }
 
-/* Delayed events whose time has come are moved to the outbox, and read there like all others. */
+/* Delayed events that are due are moved to the outbox, and read there like all others. */
 static bool release(pipeline *pipeline)
 {
 	pipeline_session *session = &pipeline->session;
@@ -359,7 +359,7 @@ static bool release(pipeline *pipeline)
 	return true;
 }
 
-/* ---- back-pressure by what is parked */
+/* ---- back-pressure by parked events */
 
 static bool count_parked(pipeline *pipeline)
 {
@@ -368,7 +368,7 @@ static bool count_parked(pipeline *pipeline)
 	int64_t most = pipeline->settings.parked_max;
 	int64_t since = now - report->parked_at_ms;
 
-	/* Operators change it too: counted anew from time to time, while it matters. */
+	/* Operators change it too: while it matters, it is counted again from time to time. */
 	if (since < (report->is_full ? DUE_LATER_MS : COUNT_MS) ||
 	    (report->parked <= most / 2 && report->parked_at_ms != 0)) {
 		return true;
@@ -407,9 +407,9 @@ static bool check_full(pipeline *pipeline)
 /* ---- one step */
 
 /*
- * The progress over transactions that were not ours is stored now and then, for once.retire_outbox.
- * To store it is a transaction itself: where there was none but the last of these, nothing is
- * stored, or an idle server would never come to rest.
+ * Progress past other transactions is stored now and then, for once.retire_outbox. Storing it is
+ * itself a transaction: if there was no transaction since the last store, nothing is stored, or an
+ * idle server would never rest.
  */
 static bool store_idle(pipeline *pipeline)
 {
@@ -437,8 +437,8 @@ static bool due_is_due(const pipeline *pipeline)
 }
 
 /*
- * Reads on where there is no chunk. *wait_ms: until there is more to do here; *idle: nothing is
- * there now.
+ * Reads more if there is no chunk. *wait_ms: until there is more to do here; *idle: there is
+ * nothing now.
  */
 static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 {
@@ -472,8 +472,8 @@ static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 }
 
 /*
- * One step of the outbox's side. *wait_ms: how long the sink may be waited for before the next;
- * *idle: nothing is left to do now.
+ * One step of the outbox's side. *wait_ms: how long it may wait for the sink before the next step;
+ * *idle: there is nothing to do now.
  */
 static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 {
@@ -503,7 +503,7 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 		*wait_ms = CHUNK_WAIT_MS;
 		return true;
 	}
-	/* While parked events are delivered one after the other, not each gets a commit of its own. */
+	/* Parked events that are delivered one after the other share a commit. */
 	if (session->due.open == 0 || runtime_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
 		good = settle_known(pipeline);
 	}
@@ -515,7 +515,7 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 		*wait_ms = 0;
 	}
 	if (good && *idle && pipeline->call->once) {
-		/* What waited behind what was just settled is due now. */
+		/* Events that waited behind the settled ones are due now. */
 		good = read_due(pipeline, &found);
 		*idle = !found && pipeline->delivery.in_flight == 0 && session->due.open == 0;
 	}
@@ -524,7 +524,7 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 
 /* ---- a session */
 
-/* Stopping: what is in flight is waited for, at most for `timeout`; nothing new is sent. */
+/* Stopping: waits for the events in flight, at most for `timeout`, and sends no others. */
 static bool drain(pipeline *pipeline)
 {
 	pipeline_session *session = &pipeline->session;
@@ -592,7 +592,7 @@ static bool take(pipeline *pipeline)
 	return false;
 }
 
-/* Works until something ends it. True: the wished-for end. */
+/* Works until it ends. True: it was asked to end. */
 static bool work(pipeline *pipeline)
 {
 	pipeline_delivery *delivery = &pipeline->delivery;
@@ -625,7 +625,7 @@ static bool work(pipeline *pipeline)
 
 /* ---- the relay */
 
-/* RELAY_STOPPED: it may pass by itself. */
+/* RELAY_STOPPED: trying again may help. */
 static relay_end end_of(const failure *failure)
 {
 	if (failure->kind == FAILURE_CONTRACT) {
@@ -634,11 +634,11 @@ static relay_end end_of(const failure *failure)
 	if (strcmp(failure->sqlstate, "P4080") == 0) {
 		return RELAY_REFUSED;
 	}
-	/* Without an SQLSTATE it is our own word: a pooler. */
+	/* A fault without an SQLSTATE is not the server's: a pooler is in between. */
 	return failure->kind == FAILURE_FAULT && failure->sqlstate[0] == '\0' ? RELAY_FAILED : RELAY_STOPPED;
 }
 
-/* Connects, works, and again, until it ends for good. */
+/* Connects and works, again and again, until it ends for good. */
 static relay_end run(pipeline *pipeline)
 {
 	pipeline_delivery *delivery = &pipeline->delivery;
@@ -780,7 +780,7 @@ relay_end relay_run(const config *config, const config_section *section, const r
 	runtime_log(&pipeline.speaker, end == RELAY_STOPPED ? RUNTIME_INFO : RUNTIME_ERROR, "stopped",
 	            "delivered=%lld refused=%lld dead=%lld", (long long)pipeline.report.delivered,
 	            (long long)pipeline.report.refused, (long long)pipeline.report.dead);
-	/* The sink first: it refers to the messages. */
+	/* The sink goes first: it refers to the messages. */
 	pipeline.settings.sink->close(pipeline.delivery.sink);
 	delivery_forget(&pipeline);
 	schedule_free(pipeline.schedule);

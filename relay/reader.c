@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * reader.c: see reader.h. Rows of events are read one by one, as they come, so that no result is
- * ever in memory whole.
+ * reader.c: see reader.h. Rows of events are read one by one as they arrive, so that a whole result
+ * is never in memory.
  */
 #include "reader.h"
 
@@ -13,7 +13,7 @@
 #include "sql.h"
 
 enum {
-	STOP_PATIENCE_MS = 5000 /* how long an answer is waited for when the process is to stop */
+	STOP_PATIENCE_MS = 5000 /* how long to wait for an answer when stopping */
 };
 
 struct reader {
@@ -222,7 +222,7 @@ typedef struct events {
 	bool full;
 } events;
 
-/* Keeps a row, while there is room; the first that finds none ends the statement. */
+/* Keeps a row if there is room; the first row without room ends the statement. */
 static bool take_row(void *argument, const PGresult *row)
 {
 	events *events = argument;
@@ -270,8 +270,7 @@ bool reader_fetch(reader *reader, const reader_item *items, size_t count, event 
 	*read = count;
 	if (events.full) {
 		/*
-		 * Events come in the items' order: what lies behind the last one that was kept was not
-		 * read.
+		 * Events come in the items' order: the items behind the last kept event were not read.
 		 */
 		for (*read = 1; items[*read - 1].id != events.last->id; (*read)++) {
 			assert(*read < count);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * relay.h: what the command calls of the relays: one relay is one [relay NAME] section, run by one
+ * relay.h: the relays' functions for the command. A relay is a [relay NAME] section, run by one
  * thread.
  */
 #pragma once
@@ -11,25 +11,25 @@
 #include "runtime.h"
 
 typedef enum relay_end {
-	RELAY_STOPPED,     /* as asked, or with `once` because nothing was left to do */
+	RELAY_STOPPED,     /* it was asked to stop, or, with `once`, nothing was left to do */
 	RELAY_NO_SERVER,   /* with `once` only: PostgreSQL could not be reached */
 	RELAY_CONTRACT,    /* the contract is missing, too old, too new, or the role may not use it */
 	RELAY_REFUSED,     /* the progress means nothing in this database (P4080) */
 	RELAY_UNDELIVERED, /* with `once` only: events are parked */
-	RELAY_FAILED       /* anything else that does not pass by itself */
+	RELAY_FAILED       /* any other failure that trying again does not fix */
 } relay_end;
 
 typedef struct relay_call {
 	const char *conninfo; /* of the database */
-	bool once;            /* end when there is nothing to do now */
+	bool once;            /* end when there is nothing left to do */
 	metrics *metrics;     /* NULL: not counted */
 } relay_call;
 
-/* What a section may say besides its sink's options; docs/configuration.md is made from it. */
+/* A section's options, besides its sink's; docs/configuration.md is generated from them. */
 extern const config_option relay_options[];
-/* Is the section right, as far as that shows without connecting? False: *problem (free it). */
+/* Checks the section without connecting. False: *problem (free it). */
 bool relay_check(const config *config, const config_section *section, char **problem);
-/* What to know of one that is right: lines for people (free it); NULL: nothing. */
+/* Notes on a valid section: lines for people (free it); NULL: no notes. */
 char *relay_note(const config *config, const config_section *section);
 /*
  * Runs the relay until runtime_stop, or until it cannot go on: then *problem (free it) says why and

@@ -46,7 +46,7 @@ static bool read_source(const config *config, const config_section *section, rel
 	for (const char *at = settings->source; *at != '\0'; at++) {
 		if ((unsigned char)*at <= ' ' || (unsigned char)*at >= 0x7f) {
 			*problem = config_problem(config, section, config_entry_of(section, "ce_source"),
-			                          "must be a URI reference: printable ASCII without spaces; '%s' is none",
+			                          "must be a URI reference: printable ASCII without spaces; '%s' is not",
 			                          settings->source);
 			return false;
 		}
@@ -54,7 +54,7 @@ static bool read_source(const config *config, const config_section *section, rel
 	return true;
 }
 
-/* A sink's own option, which says what the envelope makes; the sink checks it. */
+/* An option of the sink that the envelope needs too; the sink checks it. */
 static bool read_key(const config *config, const config_section *section, relay_settings *settings, char **problem)
 {
 	const config_option *option = settings->sink->options;
@@ -84,7 +84,7 @@ static bool check_waits(const config *config, const config_section *section, con
 	return false;
 }
 
-/* Copies of what could not be sent go where nothing else of this relay goes. */
+/* Copies of dead events need a destination that no other event of this relay has. */
 static bool read_dead_topic(const config *config, const config_section *section, relay_settings *settings,
                             char **problem)
 {
@@ -95,7 +95,7 @@ static bool read_dead_topic(const config *config, const config_section *section,
 	}
 	const char *wrong = dead_topic[0] == '\0' ? "name a destination" : route_wrong_destination(dead_topic);
 	if (strcmp(dead_topic, ROUTE_NOWHERE) == 0) {
-		wrong = "a copy that goes nowhere is none: leave the option out";
+		wrong = "a copy cannot go nowhere: leave the option out";
 	} else if (settings->sink == &sink_stdout) {
 		wrong = "standard output refuses no event: leave the option out";
 	}
@@ -111,7 +111,7 @@ static bool read_dead_topic(const config *config, const config_section *section,
 	return wrong == NULL;
 }
 
-/* Is every option known to the sink, or, where that is not known, to any of them? */
+/* True: the sink knows every option; if the sink is unknown, some sink does. */
 static bool check_names(const config *config, const config_section *section, const sink_class *sink, char **problem)
 {
 	const config_option *tables[1 + SINKS_MAX] = {relay_options};
@@ -126,7 +126,7 @@ static bool check_names(const config *config, const config_section *section, con
 	return config_known(config, section, tables, count, problem);
 }
 
-/* One more look at the section: what it has found is told with the rest. */
+/* Another check of the section: its problems are reported with the others. */
 static bool look(bool good, char **problems, char **problem)
 {
 	config_problem_add(problems, *problem);
@@ -144,7 +144,7 @@ bool relay_settings_read(const config *config, const config_section *section, re
 		return false;
 	}
 	bool good = look(config_apply(config, section, relay_options, &settings, &own), &problems, &own);
-	/* What is to hold between values says nothing where they could not be read. */
+	/* Rules between values are not checked if the values could not be read. */
 	if (good) {
 		good = look(check_waits(config, section, &settings, &own), &problems, &own);
 		good = look(read_source(config, section, &settings, &own), &problems, &own) && good;

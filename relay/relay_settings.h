@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* relay_settings.h: what a [relay NAME] section says. */
+/* relay_settings.h: the settings of a [relay NAME] section. */
 #pragma once
 
 #include "envelope.h"
@@ -33,8 +33,8 @@ typedef struct relay_settings {
 } relay_settings;
 
 /*
- * Reads and checks the section whole, its sink's options too; connects to nothing. False: *problem
- * (free it).
+ * Reads and checks the whole section, including its sink's options; does not connect. False:
+ * *problem (free it).
  */
 bool relay_settings_read(const config *config, const config_section *section, relay_settings *result, char **problem);
 void relay_settings_free(relay_settings *settings);

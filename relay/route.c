@@ -28,7 +28,7 @@ static char *trimmed(const char *from, const char *to)
 	return memory_format("%.*s", (int)(to - from), from);
 }
 
-/* NULL, or what is wrong with it. */
+/* The problem; NULL: it is valid. */
 static const char *wrong_pattern(const char *pattern)
 {
 	const char *star = strchr(pattern, '*');
@@ -53,7 +53,7 @@ const char *route_wrong_destination(const char *destination)
 	return NULL;
 }
 
-/* Takes the text. */
+/* Takes over the text. */
 static route_pattern pattern_of(char *text)
 {
 	size_t length = strlen(text);
@@ -82,7 +82,7 @@ static void route_clear(route *route)
 	free(route->destination);
 }
 
-/* Takes the texts. */
+/* Takes over the texts. */
 static route *add(routes *routes, char *topic, char *destination)
 {
 	routes->items = memory_array(routes->items, routes->count + 1, sizeof *routes->items);
@@ -92,7 +92,7 @@ static route *add(routes *routes, char *topic, char *destination)
 	return added;
 }
 
-/* "type = order.paid", "aggregate = order", "header region = eu". NULL, or what is wrong. */
+/* "type = order.paid", "aggregate = order", "header region = eu". The problem, or NULL. */
 static const char *read_condition(const char *from, const char *to, route *route)
 {
 	static const char said[] = "write a condition as type = ..., aggregate = ..., or header NAME = ...";
@@ -123,7 +123,7 @@ static const char *read_condition(const char *from, const char *to, route *route
 	return wrong;
 }
 
-/* Conditions with " and " between them. NULL, or what is wrong. */
+/* Conditions with " and " between them. The problem, or NULL. */
 static const char *read_conditions(const char *from, const char *to, route *route)
 {
 	static const char and[] = " and ";
@@ -137,7 +137,7 @@ static const char *read_conditions(const char *from, const char *to, route *rout
 	return wrong;
 }
 
-/* What is wrong with it, for people; NULL: it was added. */
+/* The problem, for people; NULL: it was added. */
 static char *read_route(const config *config, const config_section *section, const config_entry *entry, routes *result)
 {
 	static const char if_[] = " if ";
@@ -164,14 +164,14 @@ static char *read_route(const config *config, const config_section *section, con
 	return NULL;
 }
 
-/* Does it match every topic that the other one matches, whatever the event? */
+/* True: it matches all topics that the other one matches, for any event. */
 static bool covers(const route *route, const struct route *other)
 {
 	return route->condition_count == 0 && (route->topic.is_beginning || !other->topic.is_beginning) &&
 	       matches(&route->topic, other->topic.text);
 }
 
-/* An event that no condition meets must not be passed over in silence. */
+/* An event that meets no condition must not be skipped silently. */
 static char *check_rest(const config *config, const config_section *section, const routes *routes)
 {
 	for (size_t i = 0; i < routes->count; i++) {
@@ -283,7 +283,7 @@ const char *route_entry_target(const config_entry *entry)
 
 /* ---- destinations */
 
-/* RFC 3986, section 2.3: the characters that mean themselves anywhere in a URL. */
+/* RFC 3986, section 2.3: the unreserved characters. */
 static bool is_unreserved(unsigned char c)
 {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr("-._~", c) != NULL;
@@ -307,9 +307,7 @@ static char *put(char *to, const char *text, bool encode)
 	return to;
 }
 
-/*
- * Dots alone would walk up the path; they are the one thing that percent-encoding leaves as it is.
- */
+/* Dots alone would lead up the path, and percent-encoding leaves them unchanged. */
 static bool is_dots(const char *text)
 {
 	return strcmp(text, ".") == 0 || strcmp(text, "..") == 0;
@@ -360,8 +358,7 @@ char *routes_patterns(const routes *routes)
 			return NULL;
 		}
 		/*
-		 * Each byte may become a backslash for LIKE, itself escaped for the array, and the byte,
-		 * escaped too.
+		 * Each byte may need a backslash for LIKE, and both may need one for the array.
 		 */
 		length += strlen(routes->items[i].topic.text) * 4 + sizeof "\"%\",";
 	}

@@ -2,15 +2,15 @@
 /*
  * route.h: where events go: the lines `route = order.* -> shop.{topic}` of a relay's section, or
  * `route = order.* if type = order.paid and header region = eu -> paid`. The first that matches an
- * event wins; an event whose topic none matches is not this relay's. The topics alone are told to
- * the database, so a route with conditions has one without behind it, for what does not meet them.
+ * event wins; an event whose topic no route matches is not for this relay. The database only gets
+ * the topics, so a route with conditions must be followed by one without, for the other events.
  */
 #pragma once
 
 #include "config.h"
 #include "event.h"
 
-/* A text, or the beginning of one: written with a * at its end. */
+/* A text, or a prefix: written with a * at its end. */
 typedef struct route_pattern {
 	char *text;
 	bool is_beginning;
@@ -28,9 +28,9 @@ typedef struct route_condition {
 
 typedef struct route {
 	route_pattern topic;
-	route_condition *conditions; /* all of them are to be met */
+	route_condition *conditions; /* all must be met */
 	size_t condition_count;
-	char *destination; /* may hold {topic} and {tenant} */
+	char *destination; /* may contain {topic} and {tenant} */
 	bool leaves_out;   /* the destination is ROUTE_NOWHERE */
 } route;
 
@@ -43,8 +43,7 @@ typedef struct routes {
 } routes;
 
 /*
- * The routes of a section; where it has none, all topics go to `standard`. False: *problem (free
- * it).
+ * The routes of a section; without any, all topics go to `standard`. False: *problem (free it).
  */
 bool routes_read(const config *config, const config_section *section, const char *standard, routes *result,
                  char **problem);
@@ -52,16 +51,16 @@ void routes_free(routes *routes);
 /* NULL: no route matches. */
 const route *routes_find(const routes *routes, const event *event);
 /*
- * What a sink checks itself: the destination of an entry `route`, a part of its value. NULL: the
- * entry is another, is malformed, or leads nowhere.
+ * The destination in a `route` entry's value, for the sink's own checks. NULL: it is another entry,
+ * is malformed, or leads nowhere.
  */
 const char *route_entry_destination(const config_entry *entry);
-/* The same, and that of an entry `dead_topic`: all that the sink is given. */
+/* The same, and the destination of a `dead_topic` entry: all destinations of the sink. */
 const char *route_entry_target(const config_entry *entry);
-/* NULL, or what is wrong with what stands behind ->. */
+/* The problem of a destination; NULL: it is valid. */
 const char *route_wrong_destination(const char *destination);
 /*
- * The destination for an event, in its memory. In a URL what is put in for {topic} and {tenant} is
+ * The destination for an event, in its memory. In a URL the values of {topic} and {tenant} are
  * percent-encoded, so that a tenant's name cannot lead to another path.
  */
 const char *route_destination(const route *route, event *event);

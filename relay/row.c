@@ -15,7 +15,7 @@ enum {
 	UUID_BYTES = 16
 };
 
-/* From PostgreSQL's epoch, 2000-01-01, to that of Unix. */
+/* From PostgreSQL's epoch, 2000-01-01, to Unix's. */
 #define EPOCH_US INT64_C(946684800000000)
 
 /* The columns of relay_fetch.sql and relay_due.sql. */
@@ -83,7 +83,7 @@ static void read_headers(event *event, const PGresult *result, int column)
 	size_t count = get_u32(at + 12) / 2;
 	at += ARRAY_HEAD_BYTES;
 	if (count > (size_t)(end - at) / 8) {
-		return; /* each text has its length before it */
+		return; /* each text follows its length */
 	}
 	sink_header *headers = event_get(event, count * sizeof *headers);
 	for (size_t i = 0; i < count; i++) {
@@ -114,7 +114,7 @@ static void read_payload(event *event, const PGresult *result)
 	event->payload = (once_bytes){.data = event_copy(event, PQgetvalue(result, 0, column) + version, length - version),
 	                              .length = length - version};
 	if (is_bytes) {
-		/* once.emit_bytes wants one; what is written by hand need not have it. */
+		/* once.emit_bytes requires one; a row written by hand may lack it. */
 		const char *type = copy_text(event, result, COLUMN_CONTENT_TYPE);
 		event->content_type = type == NULL ? "application/octet-stream" : type;
 	}

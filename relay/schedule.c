@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * schedule.c: see schedule.h. A hash table of chains, and a list of lanes, each with a list of what
- * is ready. Chains without events and mark are removed at once, lanes with nothing ready leave the
- * list.
+ * schedule.c: see schedule.h. A hash table of chains, and a list of lanes, each with a list of its
+ * ready events. A chain without events and mark is removed at once; a lane without ready events
+ * leaves the list.
  */
 #include "schedule.h"
 
@@ -23,9 +23,9 @@ typedef struct chain {
 	uint64_t mark; /* reads up to this number do not know of a parking; 0: no mark */
 	struct chain *mark_before, *mark_after;
 	event *first, *last;
-	/* The aggregate's name. A NULL type is another than an empty one. */
+	/* The aggregate's name. A NULL type and an empty type differ. */
 	bool has_type;
-	bool is_event; /* the name is the id of an event without aggregate */
+	bool is_event; /* the name is the id of an event without an aggregate */
 	const char *tenant, *type, *id;
 	char texts[];
 } chain;
@@ -48,7 +48,7 @@ typedef struct name {
 	uint64_t hash;
 } name;
 
-/* The end of each text is hashed too, so that parts do not run together. */
+/* The end of each text is hashed too, so that "ab", "c" and "a", "bc" differ. */
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
 	return hash_bytes(hash, text, strlen(text) + 1);
@@ -99,8 +99,8 @@ static void grow(schedule *schedule)
 }
 
 /*
- * The chain of the event's aggregate, made where there is none. Its texts are copied: it may
- * outlive the event, for its mark.
+ * The chain of the event's aggregate, created if it is missing. Its texts are copied: because of
+ * its mark it may outlive the event.
  */
 static chain *chain_of(schedule *schedule, const event *event)
 {
@@ -142,7 +142,7 @@ static void drop_if_unused(schedule *schedule, chain *chain)
 	free(chain);
 }
 
-/* ---- the list of what is ready */
+/* ---- ready events */
 
 static lane *lane_of(const schedule *schedule, const event *event)
 {
@@ -195,7 +195,7 @@ static void ready_take_out(schedule *schedule, event *event)
 	}
 }
 
-/* ---- what the pipeline calls */
+/* ---- for the pipeline */
 
 schedule *schedule_new(void)
 {
@@ -270,7 +270,7 @@ void schedule_put_back(schedule *schedule, event *event)
 	schedule->waiting++;
 }
 
-/* Out of its chain, the list, and the counts. */
+/* Removes it from its chain, the list and the counts. */
 static void take_out(schedule *schedule, event *event)
 {
 	chain *chain = event->chain;
