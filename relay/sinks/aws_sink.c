@@ -13,7 +13,7 @@
 
 #define IN_FLIGHT_MAX 8192
 #define BYTES_MAX ((size_t)64 << 20)
-/* A call has no more together, unless one event alone does. */
+/* the most bytes of a call, unless it has one larger event */
 #define PARCEL_BYTES ((size_t)256 << 10)
 #define CALLS_MAX 32
 #define LOOK_MS 200
@@ -43,8 +43,8 @@ struct sink {
 	/* the thread's own */
 	aws_client *client;
 	void *own;                 /* the class's */
-	aws_parcel *first, *last;  /* those that wait to be sent */
-	aws_parcel *out;           /* those that are on their way */
+	aws_parcel *first, *last;  /* events that wait to be sent */
+	aws_parcel *out;           /* events that are on their way */
 	size_t waiting, calls_out; /* parcels */
 };
 
@@ -81,7 +81,7 @@ void aws_sink_attributes(const sink_message *message, aws_attributes *attributes
 	aws_header *headers = memory_take((message->header_count + 2) * sizeof *headers);
 	size_t count = 0;
 
-	/* First, so that each has an attribute of its own: a consumer reads the body by them. */
+	/* First, so that none is left out: a consumer needs them to read the body. */
 	if (message->is_bytes) {
 		headers[count++] = header_of("Pgonce-Body-Encoding", "base64");
 		headers[count++] = header_of("content-type", message->content_type);
@@ -152,7 +152,7 @@ static void append(sink *sink, aws_parcel *parcel)
 	sink->waiting++;
 }
 
-/* Of those that wait, the first that goes there and has room. */
+/* The first waiting parcel with this destination that has room. */
 static aws_parcel *parcel_for(sink *sink, const sink_message *message, size_t bytes)
 {
 	for (aws_parcel *each = sink->first; each != NULL; each = each->next) {
@@ -167,7 +167,7 @@ static aws_parcel *parcel_for(sink *sink, const sink_message *message, size_t by
 	return made;
 }
 
-/* NULL, or why it can never be sent; in buffer. */
+/* Why it can never be sent, in buffer; NULL: it can. */
 static const char *refusal(const sink *sink, const sink_message *message, size_t bytes,
                            char buffer[BROKER_PROBLEM_BYTES])
 {
@@ -185,14 +185,14 @@ static const char *refusal(const sink *sink, const sink_message *message, size_t
 	if (bytes > sink->class->event_bytes_max) {
 		snprintf(
 		    buffer, BROKER_PROBLEM_BYTES,
-		    "%zu bytes with its attributes, and a message of %s has %zu at most: send a reference to what is large",
+		    "%zu bytes with its attributes, and a message of %s has at most %zu: send a reference to the large part",
 		    bytes, sink->class->name, sink->class->event_bytes_max);
 		return buffer;
 	}
 	return NULL;
 }
 
-/* No more than can be sent at once: what the flight has yet it can hold back. */
+/* Only as many as can be sent at once: the flight can hold the rest back. */
 static void take(sink *sink)
 {
 	char buffer[BROKER_PROBLEM_BYTES];
@@ -216,7 +216,7 @@ static void take(sink *sink)
 	}
 }
 
-/* Those that have their result already (their time is over) are not sent. */
+/* Events that have a result already (their time is over) are not sent. */
 static void drop_answered(sink *sink, aws_parcel *parcel)
 {
 	size_t kept = 0;
@@ -287,7 +287,9 @@ static void answer_each(sink *sink, const aws_parcel *parcel)
 	}
 }
 
-/* The whole call is refused: which is it? Each goes alone, before what has not been sent. */
+/*
+ * The whole call was refused: each event is sent alone, before the unsent ones, to find the cause.
+ */
 static void part(sink *sink, aws_parcel *parcel)
 {
 	for (size_t i = 0; i < parcel->count; i++) {
@@ -395,7 +397,7 @@ bool aws_sink_open(const aws_sink_class *class, const config_option *options, co
 	}
 	if (!sink->has_thread) {
 		*problem =
-		    config_problem(config, section, NULL, "cannot start the sink: memory, descriptors or threads are out");
+		    config_problem(config, section, NULL, "cannot start the sink: out of memory, descriptors or threads");
 		aws_sink_close(sink);
 		return false;
 	}

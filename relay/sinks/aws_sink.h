@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * aws_sink.h: what the sinks of SQS and SNS share (aws_sink.c): the thread that takes events from
- * the flight, the calls that are out, and what becomes of their events. What a call looks like is
- * said by an aws_sink_class, a row for each of the two. Used by sqs.c and sns.c alone.
+ * aws_sink.h: shared by the sinks of SQS and SNS (aws_sink.c): the thread that takes events from
+ * the flight, the open calls, and the results of their events. An aws_sink_class, one for each of
+ * the two, makes the calls. Used by sqs.c and sns.c alone.
  */
 #pragma once
 
@@ -12,7 +12,7 @@
 
 #define AWS_PARCEL_MAX 10
 
-/* Events of one destination that go by one call, each told apart by its number there. */
+/* Events of one destination in one call, where each has a number. */
 typedef struct aws_parcel {
 	aws_call call;
 	flight_item *items[AWS_PARCEL_MAX];
@@ -24,15 +24,17 @@ typedef struct aws_parcel {
 typedef struct aws_sink_class {
 	const char *name; /* "sqs" */
 	size_t event_bytes_max;
-	/* NULL, or why an event can never be sent: all that can be wrong with one event alone. */
+	/* Why an event can never be sent, checked without the others; NULL: it can. */
 	const char *(*refuse)(const sink_message *message);
 	/*
-	 * Fills the parcel's call; may wait for answers about the destination. AWS_DONE: it is to be
-	 * sent. Else problem: the parcel's events, for what they share, are refused (AWS_REFUSED) or
-	 * kept for later.
+	 * Fills the parcel's call; may wait for answers about the destination. AWS_DONE: send it. Else
+	 * problem: all events of the parcel are refused (AWS_REFUSED) or kept for later.
 	 */
 	aws_result (*build)(aws_client *client, void **own, aws_parcel *parcel, char problem[BROKER_PROBLEM_BYTES]);
-	/* What the answer (2xx) says of each event: entries[i] and problems[i]. False: it is none. */
+	/*
+	 * Reads each event's result from an answer (2xx): entries[i], problems[i]. False: it is
+	 * malformed.
+	 */
 	bool (*read)(const aws_parcel *parcel, aws_entry entries[AWS_PARCEL_MAX],
 	             char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES]);
 	void (*free_own)(void *own);
@@ -41,8 +43,8 @@ typedef struct aws_sink_class {
 /* The attributes of an event; clear them. */
 void aws_sink_attributes(const sink_message *message, aws_attributes *attributes);
 /*
- * What is sent of an event's body: of bytes their base64, since the services take text alone; *made
- * (free it) holds that.
+ * An event's body as sent: bytes in base64, since the services only accept text; *made (free it)
+ * holds that.
  */
 once_bytes aws_sink_body(const sink_message *message, char **made);
 /* The MessageGroupId of an event. */

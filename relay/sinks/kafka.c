@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka.c: the sink of Kafka, by librdkafka's idempotent producer with acks=all. librdkafka
- * sends a message again itself until `timeout`, and the broker knows the copies by their numbers;
- * nobody else sends one whose result is not known. When time has run out nothing more is sent of
- * it, and its result is "unavailable". What remains then is that the broker may have it, or read it
- * yet from a connection that was stuck: the pipeline's next try can be a second one, as
- * at-least-once has it, and consumers know it by Pgonce-Event-Id.
+ * kafka.c: the sink of Kafka, with librdkafka's idempotent producer and acks=all. librdkafka
+ * repeats a message until `timeout`, and the broker recognises the copies by their numbers; no
+ * other code sends a message whose result is unknown. After `timeout` librdkafka sends it no more,
+ * and its result is "unavailable". The broker may still have it, or read it later from a stuck
+ * connection: then the pipeline's next try makes a second copy (at least once), which consumers
+ * recognise by Pgonce-Event-Id.
  *
  * Versions before 2.3.0 end the producer for good ("rewound sequence number", "sequence
- * desynchronization": issue 3584) where a request that had timed out is refused when it is sent
- * again, for example by a broker that was stuck and is no longer the leader. Another producer takes
- * its place, and then too the next try can be a second one.
+ * desynchronization": issue 3584) if a request that had timed out is repeated and refused, for
+ * example by a broker that was stuck and is no longer the leader. Another producer replaces it, and
+ * then too the next try can make a second copy.
  *
- * It does not keep the order by itself: where one message of a partition fails alone (too large,
- * time ran out), librdkafka goes on with those behind it, under a new epoch. Its gapless mode would
- * end the producer instead, but is experimental, and knows nothing of messages that never got into
- * the queue. So the pipeline hands over one message of an aggregate at a time; those of others fill
- * the batches.
+ * It does not keep the order: if one message of a partition fails alone (too large, timed out),
+ * librdkafka continues with later ones, under a new epoch. Its gapless mode would end the producer
+ * instead, but it is experimental, and ignores messages that never got into the queue. So the
+ * pipeline hands over one message of an aggregate at a time; other aggregates fill the batches.
  *
- * Kafka takes or refuses batches. One event that it does not take, or a batch that is too large
- * while none of its events is, would blame all that are in it. So what is refused in a batch is
- * withheld, and its topic is narrow for a while. What goes to a narrow topic goes by a second
- * producer, whose batches are of one message, and has its result there. The order does not suffer:
- * no other of its aggregate is out.
+ * Kafka accepts or refuses whole batches. One bad event, or a batch that is too large although its
+ * events are not, would fail all its events. So the events of a refused batch are withheld, and
+ * their topic is narrow for a while: its events are sent by a second producer with batches of one
+ * message, and get their results there. The order is kept: no other event of their aggregates is
+ * out.
  *
- * A message whose time runs out while Kafka takes later ones is to blame only where Kafka had it
- * and it was the first of its partition (kafka_partitions.h). The others stood behind it, behind a
- * slow broker, or before a partition without a leader: they are withheld too.
+ * A message that times out while Kafka accepts later ones is at fault only if Kafka had it and it
+ * was the first of its partition (kafka_partitions.h). The others waited behind it, behind a slow
+ * broker, or for a partition's leader: they are withheld too.
  *
- * fence = broker: each turn of the relay is a transactional producer of one id, and Kafka refuses
- * those before it. What is sent together is a transaction, and has its results when that has ended.
- * A turn begins with its first event and not before: a relay that stands by must not fence. There
- * is one producer of the id, so while a topic is narrow all of its batches are of one message.
+ * fence = broker: each turn of the relay is a transactional producer with the same id, and Kafka
+ * refuses the earlier ones. Events sent together are a transaction, and get their results when it
+ * has ended. A turn begins with its first event: a relay that stands by must not fence others. The
+ * id has only one producer, so while a topic is narrow, all its batches have one message.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +44,7 @@
 #define UNKNOWN_TOPIC_MS 5000
 #define BACKOFF_FIRST_MS 500
 #define BACKOFF_MOST_MS 10000
-#define TRANSACTION_LEAST_MS 10000 /* Kafka aborts an older one by itself */
+#define TRANSACTION_LEAST_MS 10000 /* Kafka itself aborts an older one */
 #define AGAIN_MOST_MS 600000
 #define ID_BYTES 512
 
@@ -68,32 +67,31 @@ static const config_option options[] = {
      .offset = offsetof(settings, fence),
      .choices = "none|broker",
      .standard = "none",
-     .help =
-         "broker: Kafka refuses what a relay sends after another has taken over, by transactions of the id pgonce.NAME "
-         "(kafka.transactional.id); slower, see docs/events.md"},
+     .help = "broker: Kafka refuses events from a relay after another has taken over, by transactions with the id "
+             "pgonce.NAME "
+             "(kafka.transactional.id); slower, see docs/events.md"},
     {.name = "time",
      .kind = CONFIG_CHOICE,
      .offset = offsetof(settings, time),
      .choices = "sent|emitted",
      .standard = "sent",
-     .help = "the record's time, by which Kafka deletes; emitted: when the event was emitted, so that a topic whose "
-             "retention is shorter than an outage of the relay loses events that it has just taken"},
+     .help = "the record's time, which Kafka's retention uses; emitted: when the event was emitted: a topic whose "
+             "retention is shorter than an outage of the relay then deletes events as soon as it gets them"},
     {.name = "key",
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, key),
      .standard = "aggregate",
      .help =
          "the record's key, which chooses the partition: aggregate (its id), tenant, event (its id), header:NAME (of "
-         "the event's own), none. With any but aggregate and tenant the events of one aggregate go to several "
+         "the event), none. With any other than aggregate and tenant, the events of one aggregate go to several "
          "partitions, and Kafka does not keep their order"},
     {.name = "null_payload",
      .kind = CONFIG_CHOICE,
      .offset = offsetof(settings, null_payload),
      .choices = "json|tombstone",
      .standard = "json",
-     .help =
-         "what an event is whose payload is JSON's null: a record with that text, or one without a value, by which a "
-         "compacted topic deletes the key"},
+     .help = "the record of an event whose payload is JSON null: with the text null, or without a value, which makes a "
+             "compacted topic delete the key"},
     {.name = "partition_header",
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, partition_header),
@@ -104,7 +102,7 @@ static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
                                                 .offset = offsetof(settings, timeout_ms),
                                                 .minimum = 1,
-                                                .maximum = INT32_MAX, /* as librdkafka has it */
+                                                .maximum = INT32_MAX, /* librdkafka's name */
                                                 .standard = "30s"},
                                                {.name = NULL}};
 
@@ -112,7 +110,7 @@ static const config_option shared_options[] = {{.name = "timeout",
 
 #define EVENT_COULD_BE_LOST "an event could be lost, or stored twice or out of order"
 
-/* watch NULL: only whether it could be. */
+/* watch NULL: checks only whether it could be created. */
 static bool configure(const config *config, const config_section *section, const settings *settings, kafka_watch *watch,
                       rd_kafka_conf_t **result, char **problem)
 {
@@ -125,14 +123,14 @@ static bool configure(const config *config, const config_section *section, const
 	    {"request.required.acks", NULL, EVENT_COULD_BE_LOST ": acks is all"},
 	    {"enable.gapless.guarantee", NULL, "the relay keeps the order itself"},
 	    {"transactional.id", fences ? id : NULL,
-	     fences ? NULL : "the relay makes no transactions unless fence = broker"},
+	     fences ? NULL : "the relay uses transactions only with fence = broker"},
 	    {"transaction.timeout.ms", fences ? transaction : NULL, NULL},
 	    {"delivery.report.only.error", NULL, "a delivery would not be known"},
 	    {"message.timeout.ms", timeout, "the option timeout says it"},
 	    {"delivery.timeout.ms", NULL, "the option timeout says it"},
 	    {"topic.metadata.propagation.max.ms", unknown_topic, NULL},
 	    /*
-	     * As Java's clients and most others do it: an aggregate is in one partition whoever writes.
+	     * As Java's clients and most others do: an aggregate is in one partition for all writers.
 	     */
 	    {"partitioner", "murmur2_random", NULL},
 	    {"linger.ms", "0", NULL},
@@ -163,7 +161,7 @@ static bool check_keys(const config *config, const config_section *section, cons
 
 	if (!envelope_read_key(settings->key, &key, &header)) {
 		*problem = config_problem(config, section, config_entry_of(section, "key"),
-		                          "key: '%s' is none of aggregate, tenant, event, header:NAME, none", settings->key);
+		                          "key: '%s' must be aggregate, tenant, event, header:NAME or none", settings->key);
 		return false;
 	}
 	if (settings->partition_header != NULL && settings->partition_header[0] == '\0') {
@@ -173,7 +171,7 @@ static bool check_keys(const config *config, const config_section *section, cons
 	return true;
 }
 
-/* What loses the order of an aggregate. */
+/* A setting that loses the order of an aggregate. */
 static char *note(const config *config, const config_section *section)
 {
 	settings settings;
@@ -215,7 +213,7 @@ static void tell_late(sink *sink, kafka_partition *partition)
 	}
 }
 
-/* Called by librdkafka inside of rd_kafka_poll, once for each message that it took. */
+/* Called by librdkafka within rd_kafka_poll, once for each message that it accepted. */
 static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, void *opaque)
 {
 	sink *sink = ((kafka_watch *)opaque)->user;
@@ -243,7 +241,7 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		return;
 	}
 	if (report->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || report->err == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
-		/* By librdkafka itself or by producer_free: both only where the producer has ended. */
+		/* By librdkafka itself or by producer_free: both only when the producer has ended. */
 		(void)rd_kafka_fatal_error(producer, place->problem, sizeof place->problem);
 	}
 	if (kafka_is_of_batch(report->err) && !place->is_single) {
@@ -254,7 +252,7 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
 	if (kafka_is_late(sink, place, report->err) && !(had_it && hung)) {
 		tell_late(sink, partition);
-		/* As long as it has taken nothing: what is for it leaves room for others. */
+		/* While it accepts nothing, its messages leave room for others. */
 		int64_t quiet_ms = kafka_partition_quiet_ms(partition);
 		place->again_ms = quiet_ms < AGAIN_MOST_MS ? quiet_ms : AGAIN_MOST_MS;
 		kafka_finish(sink, place, report->err, SINK_WITHHELD);
@@ -300,7 +298,7 @@ static void purge(rd_kafka_t *producer)
 	}
 }
 
-/* Waits for what one of them reports; both may have something. */
+/* Waits for reports of either producer. */
 static void hear(sink *sink, int timeout_ms)
 {
 	int64_t until_ms = runtime_now_ms() + timeout_ms;
@@ -316,7 +314,7 @@ static void hear(sink *sink, int timeout_ms)
 	} while (both && served == 0 && runtime_now_ms() < until_ms);
 }
 
-/* All that they still have becomes results; what is on its way is no longer heard of. */
+/* All messages that they still have get results; later answers are ignored. */
 static void producer_free(sink *sink)
 {
 	if (sink->producer == NULL) {
@@ -344,8 +342,8 @@ static void producer_free(sink *sink)
 }
 
 /*
- * An idempotent producer ends for good where its promise cannot be kept (the broker forgot its
- * numbers), or where it may not write at all. Another one takes its place, after a while.
+ * An idempotent producer ends for good if it cannot keep its promise (the broker forgot its
+ * numbers), or may not write at all. After a pause, another one replaces it.
  */
 static void replace_where_fatal(sink *sink)
 {
@@ -376,7 +374,7 @@ static void replace_where_fatal(sink *sink)
 	}
 }
 
-/* With a fence: the next transaction is for batches, or for single messages, as topics are now. */
+/* With a fence: the next transaction has batches, or single messages if a topic is narrow now. */
 static void replace_where_narrow(sink *sink)
 {
 	bool single = runtime_now_ms() < sink->narrow_ms;
@@ -387,7 +385,7 @@ static void replace_where_narrow(sink *sink)
 	}
 }
 
-/* The producer of a message; NULL: there is none, see `fatal`. */
+/* The producer for a message; NULL: it has ended, see `fatal`. */
 static rd_kafka_t *producer_for(sink *sink, const sink_message *message, bool *single)
 {
 	char *problem = NULL;
@@ -474,7 +472,7 @@ static rd_kafka_headers_t *headers_of(const sink_message *message, bool has_valu
 	return headers;
 }
 
-/* The event's own word, or the partitioner's. False: it is no number. */
+/* From the event's header, or the partitioner. False: the header is not a number. */
 static bool partition_of(const sink *sink, const sink_message *message, int32_t *partition)
 {
 	*partition = RD_KAFKA_PARTITION_UA;
@@ -513,7 +511,7 @@ static rd_kafka_resp_err_t produce(const sink *sink, rd_kafka_t *producer, const
 	return error;
 }
 
-/* Kafka's own rule; librdkafka would wait for such a topic to appear. */
+/* Kafka's rule; librdkafka would wait for such a topic to appear. */
 static bool topic_fits(const char *topic)
 {
 	size_t length = strlen(topic);
@@ -546,7 +544,7 @@ static bool sink_send(sink *sink, sink_message *message)
 		    sink->settings.fence == FENCE_BROKER ? kafka_open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
 		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(sink, producer, message, place) : error;
 	}
-	/* A transaction that has failed takes no more, whatever the reason. */
+	/* A failed transaction accepts no more, for any reason. */
 	if (is_full || (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) ||
 	    (error == RD_KAFKA_RESP_ERR__STATE && sink->is_open)) {
 		return false;
@@ -564,7 +562,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	} else if (error == RD_KAFKA_RESP_ERR__FATAL) {
 		snprintf(place->problem, sizeof place->problem, "%s", sink->fatal);
 	} else if (error == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION) {
-		snprintf(place->problem, sizeof place->problem, "the header %.100s holds no partition of the topic",
+		snprintf(place->problem, sizeof place->problem, "the header %.100s is not a partition of the topic",
 		         sink->settings.partition_header);
 	} else if (error == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE) {
 		snprintf(place->problem, sizeof place->problem,
@@ -575,7 +573,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	return true;
 }
 
-/* A producer whose turn has failed ends; another one takes its place, after a while. */
+/* A producer whose turn has failed ends; after a pause, another one replaces it. */
 static void serve_turn(sink *sink, int timeout_ms)
 {
 	if (!kafka_serve_turn(sink, timeout_ms)) {
@@ -620,8 +618,8 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 }
 
 /*
- * librdkafka cannot be told to hold back what it has. But a producer that has ended sends nothing
- * again: the next one begins with nothing.
+ * librdkafka cannot hold back messages that it has. But a producer that has ended sends nothing
+ * more: the next one begins empty.
  */
 static void sink_permit(sink *sink, int64_t until_ms)
 {

@@ -48,7 +48,7 @@ kafka_partition *kafka_partition_of(kafka_partitions *partitions, const char *to
 		}
 	}
 	if (partitions->count >= PARTITIONS_MAX && *bucket != NULL) {
-		return *bucket; /* what it does not know counts for no blame */
+		return *bucket; /* unknown partitions blame no message */
 	}
 	size_t bytes = strlen(topic) + 1;
 	kafka_partition *made = memory_take(sizeof *made + bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka_results.c: what Kafka's results say of a message, its batch and its topic. See
+ * kafka_results.c: what Kafka's results mean for a message, its batch and its topic. See
  * kafka_sink.h.
  */
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "kafka_sink.h"
 
 #define TIMEOUT_LATE_MS 2000 /* librdkafka looks for late messages about once a second */
-#define NARROW_MS 60000      /* then it is tried again with batches */
+#define NARROW_MS 60000      /* until batches are tried again */
 /* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which older headers do not have */
 #define INVALID_DIFFERENT_RECORD (-138)
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka_sink.h: the sink of Kafka as its files share it. kafka.c has the producers and the
- * interface, and says how all of it works; kafka_results.c says what a result means;
- * kafka_transactions.c has the turn and its transactions, with fence = broker. For these three
- * alone.
+ * kafka_sink.h: shared by the files of the sink of Kafka. kafka.c has the producers and the
+ * interface, and explains how it works; kafka_results.c interprets results; kafka_transactions.c
+ * has the turn and its transactions, with fence = broker. For these three alone.
  */
 #pragma once
 
@@ -32,21 +31,21 @@ enum {
 	KAFKA_NARROW_TOPICS = 32
 };
 
-/* What is known of a message that librdkafka has, and of its result. */
+/* A message that librdkafka has, and its result. */
 typedef struct place {
 	sink_message *message;
 	uint64_t order; /* of send */
 	int64_t sent_ms;
-	int64_t again_ms; /* withheld for so long; -1: not at all */
+	int64_t again_ms; /* how long it was withheld; -1: it was not */
 	bool is_out;      /* librdkafka has it */
-	bool is_single;   /* it is a batch of its own */
+	bool is_single;   /* it is a batch of one message */
 	rd_kafka_resp_err_t error;
 	sink_verdict verdict;
-	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
+	char problem[BROKER_PROBLEM_BYTES]; /* if librdkafka's text of the error does not say it */
 	struct place *next;
 } place;
 
-/* Each is asked for again until it has an answer: librdkafka takes no other meanwhile. */
+/* Each is repeated until it has an answer: librdkafka accepts no other meanwhile. */
 typedef enum transaction_end {
 	END_UNASKED,
 	END_COMMIT,
@@ -64,54 +63,54 @@ struct sink {
 	const config_section *section;
 	kafka_sink_settings settings;
 	kafka_watch watch;
-	rd_kafka_t *producer; /* NULL: it has to be made anew */
-	rd_kafka_t *singles;  /* its batches are of one message; NULL: none is wanted yet */
+	rd_kafka_t *producer; /* NULL: create it again */
+	rd_kafka_t *singles;  /* with batches of one message; NULL: not needed yet */
 	narrow_topic narrow[KAFKA_NARROW_TOPICS];
-	int64_t narrow_ms;     /* until then there are any */
-	int64_t all_narrow_ms; /* until then all are: there was no place for one more */
+	int64_t narrow_ms;     /* until then some topics are narrow */
+	int64_t all_narrow_ms; /* until then all are: there was no room for another */
 	place *places;
 	place *unused;
 	place *finished, **finished_end;
 	size_t in_flight;         /* librdkafka has them */
 	size_t singles_in_flight; /* ... of them by `singles` */
 	uint64_t sends;
-	uint64_t delivered_order[2]; /* the last that was delivered, in batches and single ones */
+	uint64_t delivered_order[2]; /* the last delivered message, in batches and single ones */
 	kafka_partitions *partitions;
 	/* with fence = broker */
 	int64_t permit_ms;
-	bool is_wanted;         /* something is to be sent, so the turn may begin */
+	bool is_wanted;         /* there are messages to send, so the turn may begin */
 	bool has_turn;          /* the producer is the newest of its id */
-	bool is_fenced;         /* it was, and another is: until the next turn nothing is sent */
-	bool is_single;         /* the producer's batches are of one message */
-	bool is_open;           /* a transaction is */
-	bool is_failed;         /* a message of it has: it takes no more */
-	bool is_guilty;         /* ... by itself or its batch, and not the transaction's end */
-	place *open;            /* those of it of which librdkafka has reported */
-	transaction_end ending; /* has been asked for: it takes no more */
-	/* why it cannot be committed, where that is no message's own result */
+	bool is_fenced;         /* another is newer: nothing is sent until the next turn */
+	bool is_single;         /* the producer's batches have one message */
+	bool is_open;           /* a transaction is open */
+	bool is_failed;         /* one of its messages failed: it accepts no more */
+	bool is_guilty;         /* ... because of the message or its batch, not of the end */
+	place *open;            /* its messages that librdkafka has reported */
+	transaction_end ending; /* its end was requested: it accepts no more */
+	/* why it cannot be committed, if no message's result says so */
 	rd_kafka_resp_err_t cause;
 	int64_t begun_ms; /* when the turn was wanted, or the transaction began */
-	/* where there is no producer: why, and when to try again */
+	/* without a producer: why, and when to try again */
 	char fatal[BROKER_PROBLEM_BYTES];
 	int fatal_count;
 	int64_t again_ms;
 };
 
 /* ---- kafka_results.c */
-/* So long librdkafka may try, so that the result is there within `timeout`. */
+/* How long librdkafka may try, so that the result comes within `timeout`. */
 int64_t kafka_message_ms(const kafka_sink_settings *settings);
-/* The message has its result. */
+/* Notes the message's result. */
 void kafka_finish(sink *sink, place *place, rd_kafka_resp_err_t error, sink_verdict verdict);
-/* Of a message that librdkafka or the broker would not take: is it the message's own fault? */
+/* True: librdkafka or the broker refused the message because of the message itself. */
 bool kafka_is_refusal(rd_kafka_resp_err_t error);
 /*
- * Of a message in a batch: does it say nothing of the message itself? (A broker says why of a
- * batch; a librdkafka that asks for more has an error for those beside the one at fault.)
+ * True: the error of a message in a batch says nothing about the message itself. (A broker refuses
+ * the whole batch; newer versions of librdkafka have a separate error for the other messages.)
  */
 bool kafka_is_of_batch(rd_kafka_resp_err_t error);
 /* Another producer of the id has begun. */
 bool kafka_is_fence(rd_kafka_resp_err_t error);
-/* Its time has run out, and Kafka is there: it has taken later ones. */
+/* It timed out, although Kafka is there: it has accepted later ones. */
 bool kafka_is_late(const sink *sink, const place *place, rd_kafka_resp_err_t error);
 /* A batch of the topic was refused; and: was one lately? */
 void kafka_note_narrow(sink *sink, const char *topic, rd_kafka_resp_err_t error);
@@ -119,17 +118,17 @@ bool kafka_is_narrow(sink *sink, const char *topic);
 
 /* ---- kafka_transactions.c */
 /*
- * librdkafka has reported of a message: the transaction's end decides about it, or it makes the
+ * librdkafka has reported a message: the transaction's end decides its result, or it makes the
  * transaction fail.
  */
 void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const kafka_partition *partition);
 /* Its producer has ended, and the transaction with it. */
 void kafka_turn_ended(sink *sink);
-/* Sees to it that there is an open transaction; *is_full: not now. */
+/* Opens a transaction if none is open; *is_full: not possible now. */
 rd_kafka_resp_err_t kafka_open_transaction(sink *sink, bool *is_full);
 /*
- * Takes the turn, or ends the transaction. May wait longer than it is asked to. False: what began
- * has not ended in time, or nobody knows how: the producer is to end, and the next one of the id
- * sees to it.
+ * Takes the turn, or ends the transaction. May wait longer than it is asked to. False: it has not
+ * ended in time, or its end is unknown: the producer must end, and the next one with the id ends
+ * the transaction.
  */
 bool kafka_serve_turn(sink *sink, int timeout_ms);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * kafka_transactions.c: the turn of a relay at Kafka and its transactions, with fence = broker. See
- * kafka.c, whose first lines say what they are for.
+ * kafka_transactions.c: the turn of a relay at Kafka and its transactions, with fence = broker. The
+ * first lines of kafka.c say what they are for.
  */
 #include <stdio.h>
 
@@ -13,8 +13,7 @@ void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const
 {
 	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
 	/*
-	 * A partition that took nothing at all would fail every transaction: what is for it has to
-	 * wait.
+	 * A partition that accepts nothing would fail every transaction: its messages must wait.
 	 */
 	bool alone = kafka_is_late(sink, place, error) &&
 	             (partition->delivered_ms < place->sent_ms ||
@@ -45,7 +44,7 @@ void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const
 	kafka_finish(sink, place, error, SINK_UNAVAILABLE);
 }
 
-/* All of it share its fate. */
+/* All its messages get its result. */
 static void transaction_ended(sink *sink, sink_verdict verdict, const char *problem)
 {
 	while (sink->open != NULL) {
@@ -60,9 +59,9 @@ static void transaction_ended(sink *sink, sink_verdict verdict, const char *prob
 }
 
 /*
- * What was not at fault comes again. Where the broker refused the transaction and none of its
- * messages, as for want of a permission, nobody knows which: the pipeline then tries one alone, and
- * that one is.
+ * Messages that were not at fault come again. If the broker refused the transaction and none of its
+ * messages, for example because a permission is missing, the faulty one is unknown: the pipeline
+ * then tries one alone, which is refused.
  */
 static void aborted(sink *sink)
 {
@@ -95,7 +94,7 @@ static void begin(sink *sink)
 	sink->begun_ms = runtime_now_ms();
 }
 
-/* Not fatal (replace_where_fatal sees to those), and not to be called again. */
+/* Not fatal (replace_where_fatal handles those), and must not be called again. */
 static bool is_hopeless(const sink *sink, const rd_kafka_error_t *error)
 {
 	return !rd_kafka_error_is_fatal(error) &&
@@ -103,8 +102,8 @@ static bool is_hopeless(const sink *sink, const rd_kafka_error_t *error)
 }
 
 /*
- * When it succeeds all producers before this one are fenced, and their transactions have ended.
- * Where it takes longer it is called again.
+ * When it succeeds, all earlier producers are fenced, and their transactions have ended. If it
+ * takes longer, it is called again.
  */
 static bool take_turn(sink *sink)
 {
@@ -148,8 +147,8 @@ static bool end_transaction(sink *sink)
 }
 
 /*
- * Waits longer than it is asked to: librdkafka loses track where the end of a transaction is asked
- * for again and again within milliseconds.
+ * Waits longer than it is asked to: librdkafka loses track if the end of a transaction is requested
+ * again and again within milliseconds.
  */
 bool kafka_serve_turn(sink *sink, int timeout_ms)
 {

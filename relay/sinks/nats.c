@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * nats.c: the sink of NATS JetStream. Each message is published with a reply subject of its
- * own, on which the stream's acknowledgement comes: one subscription for all. A thread connects and
- * publishes, since both may block; the subscription's own brings the answers. No reconnecting by
- * cnats: a lost connection ends here, so that it is clear which messages it took along. Nats-Msg-Id
- * is the event's id and the subject: what is sent again within the stream's duplicate window is
- * stored once. A stream looks at ids across all of its subjects, so the event's id alone would make
- * it drop, and acknowledge, what another relay sends to another subject of the stream.
+ * nats.c: the sink of NATS JetStream. Each message has its own reply subject for the stream's
+ * acknowledgement; one subscription gets them all. A thread connects and publishes, since both may
+ * block; the subscription's thread brings the answers. cnats must not reconnect: a lost connection
+ * ends here, so that it is clear which messages were lost with it. Nats-Msg-Id is the event's id
+ * and the subject: a message repeated within the stream's duplicate window is stored once. A stream
+ * compares ids across all its subjects, so with the event's id alone it would drop, and
+ * acknowledge, another relay's message for another subject.
  *
- * "No responders" says that nobody listens on the subject now: JetStream is away, the stream has no
- * leader, or there is no such stream. So JetStream is asked, for each message: only where it says
- * that no stream takes the subject the message is refused. Else the sink is away.
+ * "No responders" means that the subject has no subscriber now: JetStream is away, the stream has
+ * no leader, or there is no such stream. So JetStream is asked for each such message: only if it
+ * says that no stream takes the subject, the message is refused. Otherwise the sink is away.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -73,7 +73,7 @@ struct sink {
 };
 
 #define NO_LISTENER_UNASKED                                                                                            \
-	"nobody takes this subject, and this user may not publish to " NATS_STREAM_NAMES ", so it counts as no stream"
+	"the subject has no subscriber, and this user may not publish to " NATS_STREAM_NAMES ", so it counts as no stream"
 
 static bool read_settings(const config *config, const config_section *section, settings *settings,
                           broker_address **address, char **problem)
@@ -99,7 +99,7 @@ static bool check(const config *config, const config_section *section, char **pr
 
 #define QUESTION 'q' /* no hexadecimal digit */
 
-/* Nobody listens on the message's subject. */
+/* The message's subject has no subscriber. */
 static void ask(sink *sink, natsConnection *connection, uint64_t ticket)
 {
 	char reply[96];
@@ -110,7 +110,7 @@ static void ask(sink *sink, natsConnection *connection, uint64_t ticket)
 		flight_answer(sink->flight, ticket, SINK_REFUSED, NO_LISTENER_UNASKED);
 	} else if (request != NULL) {
 		snprintf(reply, sizeof reply, "%s%c%llx", sink->inbox, QUESTION, (unsigned long long)ticket);
-		/* Where it fails the connection is lost, and that is seen. */
+		/* If it fails, the connection is lost, which is noticed elsewhere. */
 		(void)natsConnection_PublishRequestString(connection, NATS_STREAM_NAMES, reply, request);
 		flight_wake(sink->flight); /* the thread looks how long the answer takes */
 	}
@@ -124,7 +124,7 @@ static void on_streams(sink *sink, uint64_t ticket, natsMsg *message)
 
 	if (natsMsg_IsNoResponders(message)) {
 		flight_answer(sink->flight, ticket, SINK_UNAVAILABLE,
-		              "nobody takes this subject, and there is no JetStream in this account now");
+		              "the subject has no subscriber, and there is no JetStream in this account now");
 		return;
 	}
 	bool none = nats_no_stream(natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message), problem);
@@ -202,7 +202,7 @@ static bool subject_fits(const char *subject)
 	}
 }
 
-/* A line end in a header would be a second header. */
+/* A line end in a header would begin a second header. */
 static bool header_fits(const sink_header *header)
 {
 	for (const char *c = header->name; *c != '\0'; c++) {
@@ -221,7 +221,7 @@ static bool message_fits(const sink *sink, const sink_message *message, char pro
 	               (message->content_type == NULL ? 0 : strlen(message->content_type));
 
 	if (!subject_fits(message->destination)) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is no subject that can be published to: change the route",
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is not a subject that can be published to: change the route",
 		         message->destination);
 		return false;
 	}
@@ -235,7 +235,7 @@ static bool message_fits(const sink *sink, const sink_message *message, char pro
 		bytes += strlen(message->headers[i].name) + strlen(message->headers[i].value) + 4;
 	}
 	if (most > 0 && bytes > (size_t)most) {
-		/* The server would end the connection, and all that is on it. */
+		/* The server would end the connection, with all its messages. */
 		snprintf(problem, BROKER_PROBLEM_BYTES,
 		         "about %zu bytes with its headers, and the server's max_payload is %lld", bytes, (long long)most);
 		return false;
@@ -324,7 +324,7 @@ static natsStatus publish(sink *sink, const flight_item *item)
 	return status;
 }
 
-/* False: the connection is of no more use. */
+/* False: the connection is unusable. */
 static bool publish_waiting(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 {
 	flight_item *item;
@@ -347,15 +347,15 @@ static bool publish_waiting(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 	}
 	if (any) {
 		/*
-		 * cnats' own thread would do it a millisecond later: the relay may be paused by then, and
-		 * another have sent.
+		 * cnats' thread would do it a millisecond later: by then the relay may be paused, and
+		 * another may have sent.
 		 */
 		(void)natsConnection_FlushTimeout(sink->connection, FLUSH_MS);
 	}
 	return true;
 }
 
-/* The server tells of a forbidden subject on the connection, not on the reply's subject. */
+/* The server reports a forbidden subject on the connection, not on the reply's subject. */
 static bool may_not_ask(sink *sink)
 {
 	const char *text = NULL;
@@ -364,11 +364,12 @@ static bool may_not_ask(sink *sink)
 	       strstr(text, NATS_STREAM_NAMES) != NULL;
 }
 
-/* What JetStream was asked about and has not answered. Until when to look again. */
+/* Questions that JetStream has not answered. Returns when to look again. */
 static int see_to_questions(sink *sink)
 {
-	size_t held = flight_answer_held(sink->flight, ASK_MS, SINK_UNAVAILABLE,
-	                                 "nobody takes this subject, and JetStream does not answer which stream would");
+	size_t held =
+	    flight_answer_held(sink->flight, ASK_MS, SINK_UNAVAILABLE,
+	                       "the subject has no subscriber, and JetStream does not answer which stream takes it");
 
 	if (held == 0) {
 		return LOOK_MS;
@@ -376,7 +377,8 @@ static int see_to_questions(sink *sink)
 	if (may_not_ask(sink)) {
 		if (!atomic_exchange(&sink->is_denied, true)) {
 			runtime_log(sink->speaker, RUNTIME_WARNING, "sink-may-not-ask",
-			            "sink=nats subject=%s; where nobody listens each event is blamed, also while JetStream is away",
+			            "sink=nats subject=%s; an event whose subject has no subscriber counts as failed, also while "
+			            "JetStream is away",
 			            NATS_STREAM_NAMES);
 		}
 		(void)flight_answer_held(sink->flight, 0, SINK_REFUSED, NO_LISTENER_UNASKED);
@@ -490,7 +492,7 @@ static bool sink_open(const speaker *speaker, const config *config, const config
 			return true;
 		}
 	}
-	*problem = config_problem(config, section, NULL, "cannot start the sink: memory, descriptors or threads are out");
+	*problem = config_problem(config, section, NULL, "cannot start the sink: out of memory, descriptors or threads");
 	sink_close(sink);
 	return false;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * rabbitmq.c: the sink of RabbitMQ: publisher confirms, persistent messages, mandatory
- * routing. librabbitmq blocks when it connects and when the broker does not read, so a thread of
- * its own speaks to the broker; the pipeline's thread only puts messages into a flight and takes
- * results out. The broker numbers what is published on a channel, and confirms by number; what it
- * could not route it returns first, with the message's id.
+ * rabbitmq.c: the sink of RabbitMQ: publisher confirms, persistent messages, mandatory routing.
+ * librabbitmq blocks when it connects and when the broker does not read, so a separate thread talks
+ * to the broker; the pipeline's thread only puts messages into a flight and takes results out. The
+ * broker numbers the messages of a channel, and confirms by number; a message that it cannot route
+ * is returned first, with its id.
  */
 #include <errno.h>
 #include <poll.h>
@@ -37,7 +37,7 @@
 #define GOODBYE_S 2
 #define DIGITS_MAX 15
 
-/* What RabbitMQ takes as a number: see numbers. */
+/* Headers that RabbitMQ reads as numbers: see numbers. */
 enum {
 	PRIORITY,
 	EXPIRATION,
@@ -58,27 +58,26 @@ static const config_option options[] = {
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, exchange),
      .standard = "",
-     .help = "the exchange to publish to, with the route's name as routing key; default: the default exchange, where "
+     .help = "the exchange to publish to, with the route's destination as routing key; default: the default exchange, "
+             "where "
              "the routing key is a queue's name. A route may name another: route = invoice.* -> "
              "/exchanges/NAME/{topic}, or "
              "a queue: -> /queues/NAME"},
     {.name = "priority_header",
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, number_header[PRIORITY]),
-     .help = "the event's own header (headers of once.emit) that holds the message's priority, 0 to 255; an event "
-             "without it has "
-             "none"},
+     .help = "the event's header (headers of once.emit) with the message's priority, 0 to 255; an event "
+             "without it has no priority"},
     {.name = "expiration_header",
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, number_header[EXPIRATION]),
      .help =
-         "the event's own header that holds after how many milliseconds a queue drops the message or dead-letters it"},
+         "the event's header with the number of milliseconds after which a queue drops or dead-letters the message"},
     {.name = "delay_header",
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, number_header[DELAY]),
-     .help = "the event's own header that holds by how many milliseconds an exchange of type x-delayed-message delays "
-             "it: it is sent "
-             "as x-delay, a number. Such an exchange loses what it holds with its node"},
+     .help = "the event's header with the number of milliseconds by which an exchange of type x-delayed-message delays "
+             "it: it is sent as x-delay, a number. Such an exchange loses the messages it holds if its node is lost"},
     {.name = NULL}};
 static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
@@ -88,7 +87,7 @@ static const config_option shared_options[] = {{.name = "timeout",
                                                 .standard = "30s"},
                                                {.name = NULL}};
 
-/* What was published and not confirmed yet. */
+/* A message that is published and not confirmed yet. */
 typedef struct unconfirmed {
 	uint64_t ticket; /* 0: confirmed */
 	bool returned;
@@ -101,23 +100,23 @@ struct sink {
 	broker_address *address;
 	char *exchange;
 	char *number_header[NUMBERS]; /* NULL: none */
-	bool has_exchanges;           /* routes name others */
+	bool has_exchanges;           /* routes name other exchanges */
 	char *client_name;
 	flight *flight;
 	pthread_t thread;
 	bool has_thread;
 	atomic_bool stopping;
-	sem_t ended;            /* by the thread, as its last act */
-	_Atomic int descriptor; /* the connection's, for close to break it off */
+	sem_t ended;            /* set last by the thread */
+	_Atomic int descriptor; /* the connection's, so that close can abort it */
 	/* the thread's own */
 	amqp_connection_state_t connection;
-	bool is_blocked; /* the broker takes nothing until it says otherwise: connection.blocked */
+	bool is_blocked; /* the broker accepts nothing until it says so: connection.blocked */
 	int failures;
-	unconfirmed *unconfirmed; /* of IN_FLIGHT_MAX; that of number n is at n % IN_FLIGHT_MAX */
-	/* numbers: all before `first` are confirmed; `next` has the next one to be published */
+	unconfirmed *unconfirmed; /* IN_FLIGHT_MAX of them; number n is at n % IN_FLIGHT_MAX */
+	/* numbers: all before `first` are confirmed; `next` is published next */
 	uint64_t first, next;
-	size_t alone; /* so many are sent one at a time: see channel_closed */
-	/* a returned message that is being read: its head and its body follow */
+	size_t alone; /* how many are sent one at a time: see channel_closed */
+	/* a returned message is being read: its head and its body follow */
 	bool is_returning;
 	uint64_t returning_left;
 	char return_problem[BROKER_PROBLEM_BYTES];
@@ -136,8 +135,8 @@ static const char to_exchange[] = "/exchanges/"; /* and its name, /, and the rou
 static const char to_queue[] = "/queues/";       /* and its name */
 
 /*
- * The exchange and the routing key. Whether the destination names the exchange is the route's word
- * alone: what an event puts into it for {topic} or {tenant} is never taken for one.
+ * The exchange and the routing key. Only the route can name an exchange: an event's {topic} or
+ * {tenant} is never taken for one.
  */
 static amqp_bytes_t exchange_of(const sink *sink, const sink_message *message, const char **key)
 {
@@ -151,14 +150,14 @@ static amqp_bytes_t exchange_of(const sink *sink, const sink_message *message, c
 	if (strncmp(route, to_exchange, strlen(to_exchange)) != 0) {
 		return amqp_cstring_bytes(sink->exchange);
 	}
-	/* Up to the routing key the destination is as the route: wrong_route. */
+	/* Up to the routing key the destination equals the route: see wrong_route. */
 	const char *name = *key + strlen(to_exchange);
 	size_t length = strcspn(name, "/");
 	*key = name + length + 1;
 	return (amqp_bytes_t){.len = length, .bytes = (void *)(uintptr_t)name};
 }
 
-/* NULL, or what is wrong with it. */
+/* The problem; NULL: it is valid. */
 static const char *wrong_route(const char *route)
 {
 	if (strncmp(route, to_queue, strlen(to_queue)) == 0) {
@@ -237,8 +236,8 @@ static bool check(const config *config, const config_section *section, char **pr
 /* ---- publishing */
 
 /*
- * The numbers that the event's headers give, -1: none. False: one is no such number, for which the
- * broker would close the channel.
+ * The numbers in the event's headers; -1: the header is missing. False: a header is not such a
+ * number, and the broker would close the channel.
  */
 static bool read_numbers(const sink *sink, const sink_message *message, int64_t values[NUMBERS],
                          char problem[BROKER_PROBLEM_BYTES])
@@ -265,8 +264,8 @@ static bool read_numbers(const sink *sink, const sink_message *message, int64_t 
 }
 
 /*
- * False: the message can never be sent as it is. librabbitmq would find out in the midst of sending
- * it, and leave half of it in the connection.
+ * False: the message can never be sent. librabbitmq would notice only while sending it, and leave
+ * half of it in the connection.
  */
 static bool message_fits(const sink *sink, const sink_message *message, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -354,8 +353,8 @@ static bool may_publish(const sink *sink)
 }
 
 /*
- * Publishes what waits, but not so much that the answers wait long. False: the connection is of no
- * more use. *more: not all was taken.
+ * Publishes waiting messages, but not so many that answers wait long. False: the connection is
+ * unusable. *more: some still wait.
  */
 static bool publish_waiting(sink *sink, bool *more, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -387,7 +386,7 @@ static bool publish_waiting(sink *sink, bool *more, char problem[BROKER_PROBLEM_
 	return status == AMQP_STATUS_OK;
 }
 
-/* ---- what the broker says */
+/* ---- the broker's answers */
 
 static void confirm_one(sink *sink, uint64_t number, bool taken)
 {
@@ -434,7 +433,7 @@ static void return_begins(sink *sink, const amqp_basic_return_t *method)
 	         (const char *)method->routing_key.bytes);
 }
 
-/* The returned message's head. Its confirmation, which follows, is what ends it. */
+/* The returned message's head. The confirm that follows gives its result. */
 static void return_head(sink *sink, const amqp_frame_t *frame)
 {
 	const amqp_basic_properties_t *properties = frame->payload.properties.decoded;
@@ -461,7 +460,7 @@ static void return_body(sink *sink, const amqp_frame_t *frame)
 	sink->is_returning = sink->returning_left > 0;
 }
 
-/* All that is unconfirmed gets this result. */
+/* All unconfirmed messages get this result. */
 static void give_up(sink *sink, sink_verdict verdict, const char *problem)
 {
 	for (uint64_t each = sink->first; each < sink->next; each++) {
@@ -486,9 +485,9 @@ static bool confirms_on(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 }
 
 /*
- * The broker closes a channel for the sake of one message (it is too large, its exchange is not
- * there), does not say for which, and forgets the others. So they are sent again one at a time, and
- * the guilty one is found when it is alone. If the exchange is missing, all of it are guilty.
+ * The broker closes a channel because of one message (it is too large, its exchange is missing),
+ * does not say which, and forgets the others. So they are sent again one at a time, which finds the
+ * faulty one. If an exchange is missing, all its messages are faulty.
  */
 static bool channel_closed(sink *sink, int code, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -539,7 +538,7 @@ static bool hear_method(sink *sink, const amqp_frame_t *frame, char problem[BROK
 	}
 }
 
-/* Hears all that is there. False: the connection is of no more use. */
+/* Reads all that has arrived. False: the connection is unusable. */
 static bool hear(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 {
 	const struct timeval no_time = {0};
@@ -636,8 +635,8 @@ static void *run(void *closure)
 /* ---- the interface */
 
 /*
- * A call of librabbitmq that blocks, because the broker does not read or does not answer, ends when
- * its connection is shut down.
+ * A call of librabbitmq that blocks because the broker does not read or answer ends when its
+ * connection is shut down.
  */
 static void thread_end(sink *sink)
 {
@@ -712,7 +711,7 @@ static bool sink_open(const speaker *speaker, const config *config, const config
 			return true;
 		}
 	}
-	*problem = config_problem(config, section, NULL, "cannot start the sink: memory, descriptors or threads are out");
+	*problem = config_problem(config, section, NULL, "cannot start the sink: out of memory, descriptors or threads");
 	sink_close(sink);
 	return false;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sns.c: the sink of Amazon SNS: events by PublishBatch, of the query protocol, ten at a time,
- * each judged by itself. For a FIFO topic group and deduplication are those of SQS (sqs.c).
+ * sns.c: the sink of Amazon SNS: PublishBatch of the query protocol, ten events at a time, each
+ * with its own result. For a FIFO topic, group and deduplication are those of SQS (sqs.c).
  */
 #include <openssl/evp.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static const char *refuse(const sink_message *message)
 	}
 	bool is_arn = strncmp(message->destination, "arn:", 4) == 0 && strstr(message->destination, ":sns:") != NULL &&
 	              colons == 5 && *at != '\0' && strpbrk(at, ": \t/") == NULL;
-	return is_arn ? NULL : "is no ARN of a topic (arn:aws:sns:REGION:ACCOUNT:NAME): change the route";
+	return is_arn ? NULL : "is not the ARN of a topic (arn:aws:sns:REGION:ACCOUNT:NAME): change the route";
 }
 
 /* A parameter of the entry with this number, which the service counts from 1. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sqs.c: the sink of Amazon SQS: events by SendMessageBatch, ten at a time, each judged by
- * itself. To a FIFO queue the aggregate is the group, so that its order is kept, and the event's id
- * is the deduplication id: what is sent again within five minutes is stored once.
+ * sqs.c: the sink of Amazon SQS: SendMessageBatch, ten events at a time, each with its own result.
+ * For a FIFO queue the aggregate is the group, which keeps its order, and the event's id is the
+ * deduplication id: an event sent again within five minutes is stored once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static bool is_text(once_bytes body)
 	return made != NULL;
 }
 
-/* Whatever is wrong with one event is found here, before others share its call. */
+/* Problems of a single event are found here, before it shares a call with others. */
 static const char *refuse(const sink_message *message)
 {
 	if (!sqs_is_queue(message->destination)) {
@@ -100,12 +100,12 @@ static aws_result build(aws_client *client, void **own, aws_parcel *parcel, char
 	}
 	json_t *entries = json_array();
 	for (size_t i = 0; i < parcel->count; i++) {
-		/* Without memory one is left out, and the answer then says nothing of it. */
+		/* Out of memory: it is left out, and the answer then does not contain it. */
 		(void)json_array_append_new(entries, entry_of(&parcel->items[i]->message, i, sqs_is_fifo(name)));
 	}
 	if (!sqs_call(&parcel->call, "AmazonSQS.SendMessageBatch",
 	              json_pack("{s:s, s:o}", "QueueUrl", url, "Entries", entries))) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "the URL of the queue is no text in UTF-8: change the route");
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the URL of the queue is not UTF-8: change the route");
 		return AWS_REFUSED;
 	}
 	return AWS_DONE;
@@ -133,7 +133,7 @@ static const aws_sink_class class = {
     .free_own = free_queues,
 };
 
-/* ---- what is to be known of it */
+/* ---- notes for people */
 
 static void put_note(FILE *to, char *note)
 {
@@ -141,7 +141,7 @@ static void put_note(FILE *to, char *note)
 	free(note);
 }
 
-/* The queues of the routes; without one every topic goes to a queue of its name. */
+/* The queues of the routes; without a route, every topic goes to a queue with its name. */
 static char *note_sqs(const config *config, const config_section *section)
 {
 	char *notes = NULL;
@@ -158,15 +158,14 @@ static char *note_sqs(const config *config, const config_section *section)
 		any = true;
 		fifo = fifo || sqs_is_fifo(arrow);
 		if (!sqs_is_fifo(arrow)) {
-			put_note(to,
-			         config_problem(config, section, entry,
-			                        "a queue without FIFO hands events out in any order, and now and then one twice"));
+			put_note(to, config_problem(config, section, entry,
+			                            "a queue without FIFO delivers events in any order, and sometimes twice"));
 		}
 	}
 	if (to != NULL && !any) {
-		put_note(to,
-		         config_problem(config, section, NULL,
-		                        "without a route each topic goes to a queue of its name, without FIFO: in any order"));
+		put_note(
+		    to, config_problem(config, section, NULL,
+		                       "without a route each topic goes to a queue with its name, without FIFO: in any order"));
 	}
 	if (to != NULL && fifo) {
 		put_note(to, config_problem(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * stdout.c: events as JSON lines on standard output, for pipes, files and trying things out.
- * An event is delivered when its line has been written. When nobody reads any more, the relay ends
+ * stdout.c: events as JSON lines on standard output, for pipes, files and trying things out. An
+ * event is delivered when its line has been written. When the reader is gone, the relay ends
  * (pipeline.c): this sink never becomes available again.
  */
 #include "sink.h"
@@ -21,7 +21,7 @@
 enum {
 	TAKEN_MAX = 4096,
 	BUFFER_BYTES_MAX = 4 << 20,
-	/* What a pipe that polls as writable takes without blocking (pipe(7): PIPE_BUF). */
+	/* A pipe that polls as writable accepts this much without blocking (pipe(7): PIPE_BUF). */
 	PIECE_BYTES = 4096
 };
 
@@ -36,17 +36,17 @@ struct sink {
 	taken taken[TAKEN_MAX];
 	size_t first, count; /* a ring */
 	int64_t permit_ms;
-	bool within_line; /* the last byte that was written is not a line's last */
+	bool within_line; /* the last written byte is not the end of a line */
 	int broken;       /* errno of a write that failed */
 };
 
 static const config_option options[] = {{.name = NULL}};
 
-/* Lines of two writers would mix. */
+/* The lines of two writers would mix. */
 static atomic_bool is_open = false;
 /*
- * The rest of a line that was begun when its sink was closed: the next one, after a reload, ends it
- * first.
+ * The rest of a line that was begun when its sink was closed: after a reload, the next sink writes
+ * it first.
  */
 static char *begun;
 static size_t begun_length;
@@ -79,8 +79,8 @@ static bool stdout_open(const speaker *speaker, const config *config, const conf
 }
 
 /*
- * The end of the line that is written in part; with none, of what is written. JSON has no line ends
- * within.
+ * The end of the partly written line; without such a line, the end of the written part. JSON
+ * contains no line ends.
  */
 static size_t line_end(const sink *sink)
 {
@@ -118,8 +118,8 @@ static void append_text(sink *sink, const char *text)
 }
 
 /*
- * The text as a JSON string. All that comes from PostgreSQL is UTF-8, of which JSON wants only
- * quotes, backslashes and controls escaped.
+ * The text as a JSON string. Text from PostgreSQL is UTF-8, of which only quotes, backslashes and
+ * control characters must be escaped.
  */
 static void append_string(sink *sink, const char *text)
 {
@@ -158,8 +158,8 @@ static void append_payload(sink *sink, const sink_message *message)
 }
 
 /*
- * {"destination": ..., "id": ..., "key": ..., "headers": {...}, "payload": ...}: the payload is
- * JSON as it is; of bytes there are "payload_base64" and "content_type" instead.
+ * {"destination": ..., "id": ..., "key": ..., "headers": {...}, "payload": ...}: the payload is its
+ * JSON; for bytes there are "payload_base64" and "content_type" instead.
  */
 static bool stdout_send(sink *sink, sink_message *message)
 {
@@ -199,8 +199,8 @@ static void stdout_permit(sink *sink, int64_t until_ms)
 }
 
 /*
- * Writes what standard output takes, waiting at most timeout_ms for it to take anything. A line
- * that was begun is ended.
+ * Writes as much as standard output accepts, waiting at most timeout_ms until it accepts some. A
+ * line that was begun is finished.
  */
 static void write_out(sink *sink, int timeout_ms)
 {
@@ -223,7 +223,7 @@ static void write_out(sink *sink, int timeout_ms)
 	}
 }
 
-/* What is written makes room: the lines that are left move to the front. */
+/* Written lines make room: the remaining lines move to the front. */
 static void shift(sink *sink)
 {
 	if (sink->written == 0 || (sink->written < sink->length && sink->written < BUFFER_BYTES_MAX / 2)) {
@@ -231,7 +231,7 @@ static void shift(sink *sink)
 	}
 	memmove(sink->buffer, sink->buffer + sink->written, sink->length - sink->written);
 	for (size_t i = 0; i < sink->count; i++) {
-		/* Those that are written and wait to be told stay written. */
+		/* Lines that are written and not reported yet stay written. */
 		size_t *end = &sink->taken[(sink->first + i) % TAKEN_MAX].end;
 		*end -= *end < sink->written ? *end : sink->written;
 	}

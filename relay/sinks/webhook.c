@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * webhook.c: each event as an HTTP POST, signed as www.standardwebhooks.com says. Calls run in
- * parallel (runtime/http_client.c); what an answer means for the event is decided here.
+ * webhook.c: each event as an HTTP POST, signed as www.standardwebhooks.com specifies. Calls run in
+ * parallel (runtime/http_client.c); this file decides what an answer means for the event.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -33,11 +33,11 @@ struct sink {
 	size_t key_count;
 	http_header headers[HEADERS_MAX]; /* of the configuration, sent with each call */
 	size_t header_count;
-	char *texts[HEADERS_MAX]; /* what they point into */
+	char *texts[HEADERS_MAX]; /* their texts */
 	size_t text_count;
 	const char *final;
 	bool is_final[STATUS_END];
-	bool one_endpoint; /* all events go to one host: if it is not there, the sink is not */
+	bool one_endpoint; /* all events go to one host: if it is away, so is the sink */
 	http_client *client;
 	struct delivery *first; /* of those on their way */
 };
@@ -64,14 +64,15 @@ static const config_option options[] = {
          "https://shop.example/hooks/{topic}"},
     {.name = "secret",
      .kind = CONFIG_REPEATED,
-     .help = "sign with this key, as www.standardwebhooks.com says: whsec_ and 24 to 64 bytes in base64 (openssl rand "
-             "-base64 32). "
-             "While one replaces another, give both: each event then has two signatures"},
+     .help =
+         "sign with this key, as www.standardwebhooks.com specifies: whsec_ and 24 to 64 bytes in base64 (openssl rand "
+         "-base64 32). "
+         "To replace a key, set both for a while: each event then has two signatures"},
     {.name = "secret_file", .kind = CONFIG_REPEATED, .help = "as secret, read from a file"},
     {.name = "header", .kind = CONFIG_REPEATED, .help = "a header for each call: Name: value"},
     {.name = "header_file",
      .kind = CONFIG_REPEATED,
-     .help = "as header, read from a file (Authorization: Bearer ...), each in a line of its own"},
+     .help = "as header, read from a file (Authorization: Bearer ...), one on each line"},
     {.name = "ca_file",
      .kind = CONFIG_TEXT,
      .offset = offsetof(sink, ca_file),
@@ -79,7 +80,7 @@ static const config_option options[] = {
     {.name = "certificate_file",
      .kind = CONFIG_TEXT,
      .offset = offsetof(sink, certificate_file),
-     .help = "the client's certificate (PEM), where the server asks for one"},
+     .help = "the client's certificate (PEM), if the server asks for one"},
     {.name = "key_file",
      .kind = CONFIG_TEXT,
      .offset = offsetof(sink, key_file),
@@ -88,16 +89,15 @@ static const config_option options[] = {
      .kind = CONFIG_TEXT,
      .offset = offsetof(sink, final),
      .standard = "410",
-     .help =
-         "statuses that no further attempt can change, separated by commas: the event is dead at once. 4xx is all from "
-         "400 to 499 but 408, 425 and 429, which ask for another attempt. none: each event has all its attempts"},
+     .help = "statuses that further attempts cannot change, separated by commas: the event is dead at once. 4xx means "
+             "400 to "
+             "499 except 408, 425 and 429, which ask for another attempt. none: each event has all its attempts"},
     {.name = "allow_private",
      .kind = CONFIG_FLAG,
      .offset = offsetof(sink, allow_private),
      .standard = "no",
-     .help = "connect also to addresses that are not public: loopback, private networks, link-local, a cloud's "
-             "metadata service. The "
-             "address that is really used is checked, whatever the name resolves to"},
+     .help = "also connect to addresses that are not public: loopback, private networks, link-local, a cloud's "
+             "metadata service. The address of the actual connection is checked, not only the name"},
     {.name = "allow_plain",
      .kind = CONFIG_FLAG,
      .offset = offsetof(sink, allow_plain),
@@ -125,7 +125,7 @@ static char *add_secret(sink *sink, place place, const char *text)
 	return NULL;
 }
 
-/* Headers that the call itself is made of; and those that say what only this sink can say. */
+/* Headers of the call itself, and those that only this sink may set. */
 static bool is_own_header(const char *name)
 {
 	static const char *const names[] = {
@@ -177,7 +177,7 @@ static char *add_header(sink *sink, place place, char *line)
 	return NULL;
 }
 
-/* Takes text. */
+/* Takes over the text. */
 static char *add_headers(sink *sink, place place, char *text)
 {
 	char *problem = NULL, *rest = NULL;
@@ -219,9 +219,9 @@ static char *read_entry(sink *sink, place place)
 	return problem;
 }
 
-/* ---- where to */
+/* ---- URLs */
 
-/* A URL's text with something harmless for each placeholder; NULL: out of memory. */
+/* A URL's text with a harmless value for each placeholder; NULL: out of memory. */
 static char *without_placeholders(const char *url)
 {
 	char *copy = strdup(url);
@@ -256,7 +256,7 @@ static size_t origin_length(const char *url)
 	return host == NULL ? 0 : (size_t)(host - url) + 3 + strcspn(host + 3, "/?#");
 }
 
-/* One more URL of this section: is it still one endpoint? */
+/* Another URL of this section: notes whether all still go to one host. */
 static void note_origin(sink *sink, const char *url, const char **first)
 {
 	size_t length = origin_length(url);
@@ -278,7 +278,10 @@ static char *read_destinations(sink *sink, const config *config, const config_se
 	for (size_t i = 0; i < section->entry_count && problem == NULL; i++) {
 		place place = {config, section, &section->entries[i]};
 		if (strcmp(place.entry->name, "dead_topic") == 0) {
-			/* Its host is not the events': whether that is there says nothing of theirs. */
+			/*
+			 * The host of the copies is not the events' host: whether it is away says nothing about
+			 * theirs.
+			 */
 			problem = check_url(sink, place, place.entry->value);
 			continue;
 		}
@@ -330,13 +333,13 @@ static void close_sink(sink *sink)
 	free(sink);
 }
 
-/* Those that ask for another attempt: RFC 9110, 15.5.9 and 15.6.4; RFC 8470; RFC 6585, 4. */
+/* Statuses that ask for another attempt: RFC 9110, 15.5.9 and 15.6.4; RFC 8470; RFC 6585, 4. */
 static bool asks_again(int status)
 {
 	return status == 408 || status == 425 || status == 429 || status == 503;
 }
 
-/* "410", or "4xx": all of that hundred. False: it is neither. */
+/* "410", or "4xx": all of that hundred. False: neither. */
 static bool add_final(sink *sink, const char *word, size_t length)
 {
 	bool is_class =
@@ -387,7 +390,7 @@ static char *read_final(sink *sink, place place)
 	return NULL;
 }
 
-/* NULL, or what is wrong. */
+/* The problem, or NULL. */
 static char *check_files(const sink *sink, const config *config, const config_section *section)
 {
 	static const char *const names[] = {"ca_file", "certificate_file", "key_file"};
@@ -514,8 +517,8 @@ static bool fill(const sink *sink, delivery *delivery, const sink_message *messa
 	add(delivery, "Content-Type", message->content_type);
 	for (size_t i = 0; i < message->header_count; i++) {
 		/*
-		 * The event's own headers come from the application: none of them may change what the call
-		 * is.
+		 * The event's own headers come from the application: they must not change the call
+		 * itself.
 		 */
 		if (!is_replaced(sink, message->headers[i].name)) {
 			add(delivery, message->headers[i].name, message->headers[i].value);
@@ -564,8 +567,7 @@ static bool send_webhook(sink *sink, sink_message *message)
 /* ---- results */
 
 /*
- * The beginning of an answer's body, as text in which no byte can do harm, wherever it is stored or
- * shown.
+ * The beginning of an answer's body, as text that can be stored and shown safely everywhere.
  */
 static void show_answer(const http_call *call, char *text, size_t size)
 {
@@ -610,8 +612,8 @@ static void judge(const sink *sink, const http_call *call, sink_result *result)
 		return;
 	}
 	/*
-	 * A host that is not there stops all that goes to it; one of many stops only those that go to
-	 * it, each by itself.
+	 * If all events go to one host and it is away, the sink is away. If one of several is away,
+	 * only its own events fail.
 	 */
 	result->verdict = call->result == HTTP_WITHHELD                       ? SINK_WITHHELD
 	                  : call->result == HTTP_UNSENT && sink->one_endpoint ? SINK_UNAVAILABLE
@@ -620,7 +622,7 @@ static void judge(const sink *sink, const http_call *call, sink_result *result)
 	         call->result == HTTP_UNKNOWN ? "sent, and no answer: " : "", call->problem);
 }
 
-/* "https://host:port", without what may stand before the host: that is a secret. */
+/* "https://host:port", without user and password: they are secret. */
 static void lane_of_webhook(const sink *sink, const sink_message *message, char name[SINK_LANE_BYTES])
 {
 	const char *url = message->destination;
