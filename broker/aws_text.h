@@ -19,7 +19,7 @@ void aws_form_put(FILE *to, once_bytes value);
 
 /*
  * The raw content of the next element with this name in *rest, which advances past it. False: no
- * more. A nested element with the same name would end it; AWS's answers have none.
+ * more. A nested element with the same name would end it; AWS's answers do not nest so.
  */
 bool aws_xml_next(once_bytes *rest, const char *element, once_bytes *inner);
 /*

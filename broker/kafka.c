@@ -203,8 +203,8 @@ bool kafka_configure(const config *config, const config_section *section, const 
 bool kafka_check(const config *config, const config_section *section, const kafka_options *options,
                  const kafka_fixed *fixed, rd_kafka_type_t type, char **problem)
 {
-	static const speaker nobody = {.kind = "check", .name = "kafka"};
-	kafka_watch watch = {.speaker = &nobody};
+	static const speaker checking = {.kind = "check", .name = "kafka"};
+	kafka_watch watch = {.speaker = &checking};
 	rd_kafka_conf_t *conf;
 	char error[512];
 

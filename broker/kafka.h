@@ -63,7 +63,7 @@ bool kafka_check(const config *config, const config_section *section, const kafk
  */
 void kafka_problem(kafka_watch *watch, rd_kafka_resp_err_t error, char problem[BROKER_PROBLEM_BYTES]);
 /*
- * The last error of a connection ("ssl://...: Disconnected"); "" if there is none.
+ * The last error of a connection ("ssl://...: Disconnected"); "": no error.
  * kafka_watch_clear: removes it.
  */
 void kafka_watch_problem(kafka_watch *watch, char problem[BROKER_PROBLEM_BYTES]);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""What `make run` shows, around the server of `pgonce dev`: two services with a gateway before each, a keeper, and NATS with a relay and a consumer,
-which bring orders from the server's database into another. All of it is one session, found again by a lock that each process holds.
+"""The demonstration of `make run`, on the server of `pgonce dev`: two services, each behind a gateway, a keeper, and NATS with a relay and a consumer,
+which bring orders from the server's database into another. All processes are one session; each holds a lock, by which demo.py finds it again.
 
-  demo.py start BUILD [DIR]    BUILD: the build directory; DIR: of pgonce dev, default .pgonce. What ran before is ended. Prints what runs, as JSON.
+  demo.py start BUILD [DIR]    BUILD: the build directory; DIR: of pgonce dev, default .pgonce. Ends an earlier session. Prints what runs, as JSON.
   demo.py stop BUILD [DIR]"""
 
 import contextlib
@@ -21,7 +21,7 @@ import time
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent
 PATIENCE_S = 20
-PORTS = {"payments": 8080, "handoff": 8180, "nats": 4222, "metrics": 9187}  # and above, where somebody has these
+PORTS = {"payments": 8080, "handoff": 8180, "nats": 4222, "metrics": 9187}  # or the next free ones
 
 
 def note(text):
@@ -85,13 +85,13 @@ class Demo:
         found = os.lstat(self.home)
         if self.home.is_symlink() or found.st_uid != os.geteuid():
             raise RuntimeError(f"{self.home} is not a directory of this user: remove it, or run this as its owner")
-        self.home.chmod(0o755)  # whatever the umask: the server's user has to get in
+        self.home.chmod(0o755)  # under any umask: the server's user must get in
 
     def open_lock(self, name):
         return os.open(self.home / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
     def end_session(self, lock):
-        """The lock is held: so the session exists, and its number is nobody else's."""
+        """True: the lock is held, so the session exists, and no other process has its number."""
 
         def is_ours():
             with contextlib.suppress(BlockingIOError):
@@ -112,14 +112,14 @@ class Demo:
             raise RuntimeError(f"what runs in {self.home} does not end")
 
     def lead(self, lock):
-        """Makes this process the session's first. What it starts is of it, and holds the lock."""
+        """Makes this process the session's first. Its children belong to the session, and hold the lock."""
         os.setsid()
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         os.set_inheritable(lock, True)
 
     def launch(self, program, *words, as_root=False):
-        """Opened before root's rights are given up: the server's user may not get to where the program is."""
+        """Opened before root's rights are given up: the server's user may not be able to read the program's directory."""
         opened = os.open(program, os.O_RDONLY)
         pid = os.fork()
         if pid == 0:
@@ -147,7 +147,7 @@ class Demo:
         wait_until(is_up, f"{name} did not start", self.log)
 
     def port(self, name):
-        """The one of last time, so that lines that were copied stay true; else the first that is free."""
+        """The one of last time, so that copied commands still work; else the first free one."""
         kept = self.home / f"{name}.port"
         wished = [int(kept.read_text())] if kept.exists() else []
         for port in [*wished, *range(PORTS[name], PORTS[name] + 100)]:
@@ -156,10 +156,10 @@ class Demo:
                 return port
         raise RuntimeError(f"no port from {PORTS[name]} to {PORTS[name] + 99} is free")
 
-    # ---- What is in it.
+    # ---- Its processes.
 
     def start_service(self, name):
-        """A service on a unix socket, and a gateway before it."""
+        """A service on a unix socket, behind a gateway."""
         at, port = f"{self.server['host']}/{name}.sock", self.port(name)
         service = self.launch(self.build / f"examples/{name}/{name}-example", "--listen", f"unix:{at}", "--dsn", self.dsn)
         self.wait_for(name, service, at)
@@ -186,7 +186,7 @@ class Demo:
 
     @staticmethod
     def make_stream(port):
-        """As `nats stream add ORDERS --subjects 'order.>' --defaults` does it; one that is there stays."""
+        """Like `nats stream add ORDERS --subjects 'order.>' --defaults`; an existing stream stays."""
         asked = json.dumps({"name": "ORDERS", "subjects": ["order.>"], "storage": "file"})
         lines = ['CONNECT {"verbose": false}', "SUB reply 1", f"PUB $JS.API.STREAM.CREATE.ORDERS reply {len(asked)}", asked, ""]
         with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection, connection.makefile("rb") as answer:
@@ -244,7 +244,7 @@ class Demo:
             self.end_session(lock)
             self.lead(lock)
             told = self.start_all()
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the next start or stop waits for this process, which is about to end well
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the next start or stop waits for this process, which must end cleanly
             return told
 
     def stop(self):
@@ -255,7 +255,7 @@ class Demo:
 
 
 def lead_and_tell(demo):
-    """In a process of its own, since it leads the session."""
+    """In its own process, since it leads the session."""
     try:
         print(json.dumps(demo.start()), flush=True)
         return 0
@@ -263,7 +263,7 @@ def lead_and_tell(demo):
         note(problem)
         if os.getsid(0) == os.getpid():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            os.killpg(0, signal.SIGTERM)  # what runs already
+            os.killpg(0, signal.SIGTERM)  # the processes started so far
         return 1
 
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: PostgreSQL
 """Hammers the services of the examples: hammer.py [--keys N] [--at DIRECTORY] EXAMPLE...
 
-64 clients send each key until it is answered, two of them at a time, and once more in the end. Meanwhile the service is killed (SIGKILL), its backends are
+64 clients send each key until it is answered, two of them at a time, and once more at the end. Meanwhile the service is killed (SIGKILL), its backends are
 ended (pg_terminate_backend), and a forwarder loses COMMIT's acknowledgements. Then it counts: one effect for each key, and the same bytes in each of its answers.
-Exit status 1 where that is not so, 77 where a program is missing. It brings its own PostgreSQL. --at: where the examples are, unless here."""
+Exit status 1 if that is not so, 77 if a program is missing. It starts its own PostgreSQL. --at: the directory of the examples, default: this one."""
 
 import argparse
 import concurrent.futures
@@ -32,25 +32,25 @@ from harness.broker import accepts, free_port  # noqa: E402
 from harness.postgres import tied  # noqa: E402
 
 CLIENTS = 64
-PATIENCE_S = 300  # for one answer: the service starts anew meanwhile, on a machine with other work
+PATIENCE_S = 300  # for one answer: the service restarts meanwhile, on a busy machine
 KILLS_AT = 0.25, 0.5, 0.75  # of the answers
 COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
 
 
 @dataclasses.dataclass
 class Example:
-    """What the hammer has to know of one. In its words {name} is an address of the run: see Run.addresses."""
+    """An example, for the hammer. In its texts {name} is an address of the run: see Run.addresses."""
 
     needs: list  # programs
     build: list  # commands
     service: list
     requests: dict  # path: function of a key's number that gives the body and more headers
-    counts: dict  # what has to be there as often as there are keys (of a path, where its name begins with one): a query, or a URL and a member of what it answers
+    counts: dict  # must equal the number of keys (of a path, if the name begins with one): a query, or a URL and a member of its answer
     environment: dict = dataclasses.field(default_factory=dict)
-    beside: dict = dataclasses.field(default_factory=dict)  # what runs besides, and is not hammered but for the backends: name: command
-    killed: tuple = ()  # those of beside that are killed with the service
-    consumer: str = None  # the one of beside to which everything is delivered again in the end, as to another group
-    again: list = None  # a command that somebody gives every few seconds
+    beside: dict = dataclasses.field(default_factory=dict)  # other processes, of which only the backends are hammered: name: command
+    killed: tuple = ()  # names in beside that are killed with the service
+    consumer: str = None  # the name in beside to which everything is delivered again at the end, as another group
+    again: list = None  # a command that runs every few seconds
     commit: tuple = ("COMMIT",)  # as the drivers spell it
     kafka: bool = False
 
@@ -89,7 +89,7 @@ EXAMPLES = {
         },
         environment={"PROVIDER_URL": "{provider}"},
         beside={"provider": [VENV, "provider.py", "{provider_port}"]},
-        # The provider needs milliseconds for a request. What it has not charged after so long it never will.
+        # The provider needs milliseconds for a request. After this long it will never charge.
         again=[VENV, "reconcile.py", "10"],
     ),
     "go-orders": Example(
@@ -104,7 +104,7 @@ EXAMPLES = {
             "orders that are shipped": "SELECT count(DISTINCT order_id) FROM shipment",
             "shipments": "SELECT count(*) FROM shipment",
         },
-        # Statements go as text: the forwarder knows COMMIT by it.
+        # Statements are sent as text, by which the forwarder finds COMMIT.
         environment={"DATABASE_URL": "{url}?sslmode=disable&default_query_exec_mode=exec", "KAFKA_BROKERS": "{kafka}", "KAFKA_GROUP": "shipping"},
         beside={"shipping": ["./orders", "ship"], "relay": ["{pgonce}", "relay", "--config", "{relay}", "--dsn", "{dsn}"]},
         killed=("shipping", "relay"),
@@ -160,7 +160,7 @@ class Job:
         self.run, self.name, self.command, self.process = run, name, [run.filled(word) for word in command], None
         self.lock = threading.Lock()
         self.ended = False
-        self.deaths = 0  # by its own hand
+        self.deaths = 0  # without being killed
 
     def start(self):
         self.process = subprocess.Popen(tied(self.command), cwd=self.run.folder, env=self.run.environment, stdin=subprocess.DEVNULL, stdout=self.run.log, stderr=self.run.log)
@@ -174,7 +174,7 @@ class Job:
                 self.start()
 
     def look_after(self):
-        """As a service manager does: what ended by itself is started again."""
+        """Like a service manager: restarts a process that has ended without being killed."""
         with self.lock:
             if not self.ended and self.process.poll() is not None:
                 self.deaths += 1
@@ -261,7 +261,7 @@ class Run:
     # ---- The clients.
 
     def exchange(self, work):
-        """The answer, however often it has to be asked for."""
+        """Asks until there is an answer."""
         path, number = work
         body, more = self.example.requests[path](number)
         headers = {"Idempotency-Key": f"key-{number}", "Content-Type": "application/json", **more}
@@ -288,7 +288,7 @@ class Run:
     def hammer(self):
         keys = [(path, number) for path in self.example.requests for number in range(self.count)]
         random.shuffle(keys)
-        # Two clients have each key at the same time; the third comes when all is over.
+        # Two clients send each key at the same time; the third comes at the end.
         works = [key for key in keys for _ in range(2)]
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
             asked = [clients.submit(self.exchange, work) for work in works]
@@ -304,10 +304,10 @@ class Run:
             answers.setdefault(work, set()).add(answer)
         return answers
 
-    # ---- What is done to them.
+    # ---- The faults.
 
     def disturb(self, asked):
-        """Until all is answered, or one of them has failed. In this thread: what it starts ends with it."""
+        """Until all is answered, or a client has failed. In this thread, since its child processes end with it."""
         kills = [round(part * len(asked)) for part in KILLS_AT]
         turn = 0
         while True:
@@ -316,7 +316,7 @@ class Run:
                 break
             for job in (self.service, *self.beside.values()):
                 job.look_after()
-            if not accepts(self.port):  # it starts: who has no database then may end, and what is hammered is the work
+            if not accepts(self.port):  # it is starting: without a database it may end, and the hammer tests its work, not its start
                 continue
             turn += 1
             if kills and self.answered >= kills[0]:
@@ -337,7 +337,7 @@ class Run:
                 subprocess.run([self.filled(word) for word in self.example.again], cwd=self.folder, env=self.environment, stdout=self.log, stderr=self.log, check=False)
         self.forwarder.tell("forget")
 
-    # ---- What became of it.
+    # ---- The result.
 
     def sql(self, query):
         return subprocess.run(["psql", self.server.said["dsn"], "-XAtqc", query], check=True, capture_output=True, text=True).stdout.strip()
@@ -349,7 +349,7 @@ class Run:
             return json.load(answer)[what[1]]
 
     def deliver_again(self):
-        """All that was delivered, and one event after it: when that one is there, the others have been, twice."""
+        """Delivers everything again, and one event after it: when that one has arrived, all others have, twice."""
         (path,) = self.example.requests
         self.beside[self.example.consumer].kill(again=False)
         self.environment["KAFKA_GROUP"] = "again"
@@ -361,7 +361,7 @@ class Run:
         if self.example.consumer:
             self.deliver_again()
         two = [f"{path}, key-{number} has {len(said)} answers: {sorted(said)}" for (path, number), said in answers.items() if len(said) != 1]
-        # What is shipped comes after the answer.
+        # Orders are shipped after the answer.
         end = time.monotonic() + (PATIENCE_S if self.example.beside else 0)
         while True:
             found = {name: self.counted(what) for name, what in self.example.counts.items()}
@@ -372,7 +372,7 @@ class Run:
             time.sleep(0.2)
         wrong = [f"{name}: {number} for {self.count} keys" for name, number in found.items() if number != self.count]
         if self.service.deaths:
-            wrong.append(f"the service has ended by itself {self.service.deaths} times")
+            wrong.append(f"the service has ended without being killed {self.service.deaths} times")
         lost = sum(self.forwarder.tell(f"fired {rule}")["fired"] for rule in self.rules)
         if not (self.kills and lost and self.ended_backends):
             wrong.append("too little has happened to it: more keys are needed")
@@ -386,7 +386,7 @@ class Run:
 
 
 def missing(name):
-    """What is not here of what an example needs."""
+    """The programs that an example needs and that are missing."""
     found = [f"there is no {program}" for program in EXAMPLES[name].needs if shutil.which(program) is None]
     if EXAMPLES[name].kafka:
         from harness.kafka import jars

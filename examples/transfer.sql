@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Transfers between accounts, each booked once. No balance is ever incremented: the log of entries is the truth, and a
--- balance is its sum, so there is no number that two attempts could both add to. Locks on the accounts' names let one
--- transfer at a time decide on them; the primary key of the log is the last word all the same.
+-- Transfers between accounts, each booked once. No balance is ever incremented: a balance is the sum of the log's
+-- entries, so there is no number that two attempts could both add to. Locks on the accounts' names let one transfer at a
+-- time decide on them; the log's primary key still decides last.
 
 CREATE SCHEMA IF NOT EXISTS bank;
 
@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS bank.closing (
 );
 
 -- bank.book(payer, payee, amount, transfer): two entries, one transfer. The caller holds the locks of both accounts, so
--- the numbers are free. Were they not (a caller without locks, a snapshot older than the lock), the primary key would
--- tell: ON CONFLICT makes that 40001, which every client retries.
+-- the numbers are free. If they are not (a caller without locks, a snapshot older than the lock), the primary key shows
+-- it: ON CONFLICT turns that into 40001, which every client retries.
 CREATE OR REPLACE FUNCTION bank.book(payer text, payee text, amount numeric, transfer text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,13 +45,13 @@ BEGIN
     END IF;
 END $$;
 
--- bank.transfer(key, payer, payee, amount, wait): books one transfer and returns the answer, the same bytes at every
+-- bank.transfer(key, payer, payee, amount, wait): books a transfer and returns the answer, the same bytes for every
 -- attempt.
 --   status 201  booked
---   status 402  the payer cannot pay: a final failure. To try again when there is money is a new intent, with a new key
---   status 422  the transfer makes no sense: a final failure
--- Raises 55P03 where the accounts are busy for longer than wait: nothing has happened, attempt it again. The account
--- 'world' is where money comes from; it alone may owe.
+--   status 402  the payer cannot pay: a final failure. To try again later, use a new key
+--   status 422  the transfer is invalid: a final failure
+-- Raises 55P03 if the accounts are busy for longer than wait: nothing has happened, attempt it again. Money comes from
+-- the account 'world', the only one that may owe.
 CREATE OR REPLACE FUNCTION bank.transfer(key text, payer text, payee text, amount numeric,
     wait interval DEFAULT '5 seconds') RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
@@ -70,8 +70,8 @@ BEGIN
                            error_code => 'invalid_transfer');
     END IF;
 
-    -- Always in the same order, so that two transfers in opposite directions take turns and never deadlock. What is
-    -- read after the locks is what their last holders committed.
+    -- Always in the same order, so that two transfers in opposite directions take turns and never deadlock. Reads after
+    -- the locks see the commits of their last holders.
     IF NOT (once.lock('account/' || least(payer, payee), wait)
             AND once.lock('account/' || greatest(payer, payee), wait)) THEN
         RAISE EXCEPTION USING ERRCODE = '55P03', MESSAGE = format('the accounts %s and %s are busy', payer, payee),
@@ -89,10 +89,10 @@ BEGIN
     RETURN once.finish('transfers', key, fingerprint, 201, response_json => answer);
 END $$;
 
--- bank.close_day(account, day): writes down what an account held when a past day (in UTC) ended, and returns it. NULL
--- where somebody else is at it right now: with try_lock the second does not queue up for work that is being done. The
--- primary key keeps the result single, the lock only saves the effort. The account's own lock lets a transfer of the
--- day's last second finish first.
+-- bank.close_day(account, day): stores an account's balance at the end of a past day (in UTC), and returns it. NULL if
+-- another session is doing it now: with try_lock the second does not wait for work that is being done. The primary key
+-- keeps the result single; the lock only saves work. The account's lock lets a transfer of the day's last second finish
+-- first.
 CREATE OR REPLACE FUNCTION bank.close_day(account text, day date) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
     day_end timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';

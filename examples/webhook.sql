@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Webhooks, each registered once. Providers deliver at least once, and again whenever an answer gets lost: the
--- delivery's own id names the message, and its payload is compared, so that an id that comes back with other content is
--- noticed and not swallowed.
+-- Webhooks, each registered once. Providers deliver at least once, and again if an answer is lost: the delivery's id
+-- names the message, and its payload is compared, so that an id that comes again with other content is noticed.
 
 CREATE SCHEMA IF NOT EXISTS webhook;
 
@@ -14,15 +13,14 @@ CREATE TABLE IF NOT EXISTS webhook.delivery (
     PRIMARY KEY (provider, delivery_id)
 );
 
--- webhook.register(provider, delivery_id, kind, payload): remembers a delivery and hands it on as an event, in the
--- caller's transaction.
+-- webhook.register(provider, delivery_id, kind, payload): remembers a delivery and emits it as an event, in the caller's
+-- transaction.
 --   'registered'  it is new. COMMIT, then answer the provider 2xx
 --   'duplicate'   it was registered before: answer 2xx, there is nothing to do
--- Raises P4050 where this id came with another kind or payload (answer 4xx, and look into it), P4029 where another
--- delivery of it is being registered right now (answer 503: the provider comes again), P4041 where the id is older than
--- what is remembered. Verify the provider's signature before calling this: whoever can register, can occupy an id. What
--- a provider changes at each delivery (a count, a date of sending) belongs into headers, and not into the payload that
--- is passed here.
+-- Raises P4050 if this id came before with another kind or payload (answer 4xx, and investigate), P4029 if another
+-- delivery of it is being registered now (answer 503: the provider tries again), P4041 if the id is too old to be
+-- remembered. Verify the provider's signature before calling this: anyone who can register can use up an id. Values that
+-- change with each delivery (a count, the date of sending) belong in headers, not in the payload that is passed here.
 CREATE OR REPLACE FUNCTION webhook.register(provider text, delivery_id text, kind text, payload jsonb) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE

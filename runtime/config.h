@@ -104,8 +104,8 @@ typedef struct config_option {
 bool config_apply(const config *config, const config_section *section, const config_option *table, void *target,
                   char **problem);
 /*
- * True: every entry of the section is in one of the tables (a pipeline's and its sink's), and no
- * entry is repeated that may not be. False: *problem, with the nearest known option.
+ * True: the tables (a pipeline's and its sink's) contain every entry of the section, and only
+ * entries that may be repeated are. False: *problem, with the nearest known option.
  */
 bool config_known(const config *config, const config_section *section, const config_option *const *tables,
                   size_t table_count, char **problem);

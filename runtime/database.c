@@ -124,10 +124,10 @@ static void tell_read_only(const database *database, failure *failure)
 }
 
 /*
- * An ERROR raised by a user's code, or by a deferred trigger at COMMIT, ends only the statement,
- * whatever its SQLSTATE: postgres_fdw raises 08001 if the foreign server is away, and a handler may
- * RAISE 25006. The end of our own connection is FATAL. And a missing object in a user's code is not
- * a missing contract.
+ * An ERROR raised by a user's code, or by a deferred trigger at COMMIT, only ends the statement,
+ * with any SQLSTATE: postgres_fdw raises 08001 if the foreign server is away, and a handler may
+ * RAISE 25006. The end of this connection is FATAL. And a missing object in a user's code is not a
+ * missing contract.
  */
 static failure_kind kind_of_theirs(failure_kind kind, const PGresult *result)
 {

@@ -88,9 +88,9 @@ static int64_t offset_in(const rd_kafka_topic_partition_list_t *list, const star
 }
 
 /*
- * Whether a message comes before the first that is young enough. If that one is the first of all,
- * later ones were written later, whatever their time says: they were applied later too, and are
- * remembered.
+ * Asks whether a message comes before the first that is young enough. If that one is the first of
+ * all, later ones were written later, even if their time is earlier: they were applied later too,
+ * and are remembered.
  */
 static void ask_age(const share *share, const start_rules *rules)
 {

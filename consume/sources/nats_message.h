@@ -11,8 +11,8 @@
 
 /*
  * True: the message says where in a stream it is, which is also where it is acknowledged. A message
- * that some other client published to our subject does not: without a place it would be taken for
- * every other message that has none.
+ * that another client published to our subject does not: all messages without a place would be
+ * taken for the same one.
  */
 bool nats_message_has_place(natsMsg *message);
 /* Takes over the message: natsMsg_Destroy(delivery->owned) and free(delivery) end it. */

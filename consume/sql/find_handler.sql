@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The function with that name for one once.message, as the session's search_path finds it. If there is none, name is NULL and
+-- The function with that name for one once.message, as the session's search_path finds it. If it is missing, name is NULL and
 -- others lists the other functions with that name.
 SELECT CASE WHEN p.oid IS NOT NULL THEN format('%I.%I', n.nspname, p.proname) END AS name,
        p.prokind = 'f' AS is_function, p.proretset AS is_set,

@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 from pydantic import BaseModel, PositiveInt
 
 PROVIDER = os.environ.get("PROVIDER_URL", "http://127.0.0.1:8090")
-LEASE_S = 5  # renewed while the service lives; after its death nobody knows, so long, what became of the charge
+LEASE_S = 5  # renewed while the service lives; if it dies, other attempts wait this long
 
 pool = AsyncConnectionPool("", max_size=20, open=False)  # PGHOST, PGDATABASE, ... say where
 once = pgonce.aio.Once(pool)
@@ -41,7 +41,7 @@ app.add_middleware(OnceMiddleware, pool=pool, scope=lambda request: "credits" if
 
 @once.effect(scope="charges", key="{key}", lease=LEASE_S, wait=5)
 async def charge(key: str, payment: Payment):
-    """Runs at most once for each key. Whatever ends it but an answer leaves the intent in doubt, until reconcile.py has asked the provider."""
+    """Runs at most once for each key. If it ends without an answer, the intent is in doubt until reconcile.py has asked the provider."""
     try:
         answer = await provider.post("/charges", json={"reference": key, **payment.model_dump()})
     except httpx.ConnectError as away:
@@ -63,6 +63,6 @@ async def make_charge(payment: Payment, request: Request):
 async def add_credit(payment: Payment, tx=Depends(transaction)):
     found = await tx.execute("UPDATE wallet SET balance = balance + %s WHERE account = %s RETURNING balance", (payment.amount, payment.account))
     row = await found.fetchone()
-    if row is None:  # a 4xx is stored, too, and what was done before it is taken back
+    if row is None:  # a 4xx is stored too, and the transaction's work before it is undone
         raise HTTPException(404, "no such wallet")
     return {"account": payment.account, "balance": row[0]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A payment provider that knows nothing of retries: it charges at each request. POST /charges {"reference", "account", "amount"}; GET /charges?reference=... lists
+"""A payment provider that knows nothing about retries: it charges for each request. POST /charges {"reference", "account", "amount"}; GET /charges?reference=... lists
 what was charged for it, and GET /totals counts. As real ones do, it refuses some requests (503), and loses some answers after it has charged. provider.py [PORT]"""
 
 import http.server
@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.parse
 
-REFUSES, LOSES = 7, 11  # each so many-th request
+REFUSES, LOSES = 7, 11  # every 7th, every 11th request
 LIMIT = 1000000  # above it a card is declined
 WORK_S = 0.02
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Decides the charges of which nobody knows whether they were made, by asking the provider what it has charged for their keys. reconcile.py [SECONDS]: those
-that have been in doubt for so long (30), which must be more than a request can take to be carried out."""
+"""Decides charges that are in doubt, by asking the provider what it has charged for their keys. reconcile.py [SECONDS]: only those that have been in doubt for
+this long (default 30), which must be longer than the provider needs for a request."""
 
 import os
 import sys

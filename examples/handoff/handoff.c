@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * handoff.c: a payments service that completes the gateway's intent in the transaction of its own
- * charge: the charge and the answer to it exist together or not at all. Should it die after COMMIT
- * and before it has answered, the retry still gets the answer. make() is the function to copy. The
- * program `handoff-example`; examples/demo.py runs it behind the gateway.
+ * handoff.c: a payments service that completes the gateway's intent in the transaction of its
+ * charge: the charge and its answer exist together or not at all. If it dies after COMMIT and
+ * before it answers, the retry still gets the answer. make() is the function to copy. The program
+ * `handoff-example`; examples/demo.py runs it behind the gateway.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "../payments/service.h"
 
 enum {
-	NAME_BYTES_MAX = 255 /* of a tenant, a scope, a key: the contract's */
+	NAME_BYTES_MAX = 255 /* the contract's limit for a tenant, a scope, a key */
 };
 
 typedef struct names {
@@ -32,8 +32,8 @@ static int digit_of(char c)
 	                              : -1;
 }
 
-/* A header's value as the gateway writes it: %XX stands for a byte that a header
- * cannot hold as it is. False: it is none. */
+/* Decodes a header's value as the gateway writes it: %XX stands for a byte that a
+ * header cannot contain. False: the value is malformed. */
 static bool decode(const char *value, char name[NAME_BYTES_MAX + 1])
 {
 	size_t length = 0;
@@ -51,8 +51,8 @@ static bool decode(const char *value, char name[NAME_BYTES_MAX + 1])
 	return value != NULL && *value == '\0';
 }
 
-/* What the gateway said: whose intent this is, and under which fence. False where
- * the request did not come through it. */
+/* From the gateway's headers: the intent, and its fence. False: the request did not
+ * come through the gateway. */
 static bool read_intent(const charge *charge, names *names, once_intent *intent, int *fence)
 {
 	const char *tenant = service_header(charge, "Once-Tenant");
@@ -78,8 +78,8 @@ static bool run(PGconn *database, const char *command)
 	return good;
 }
 
-/* Nothing was charged. Where the fence is lost, another attempt has this
- * intent by now, and it alone may charge. */
+/* Nothing was charged. If the fence is lost, another attempt has this intent now,
+ * and only that one may charge. */
 static reply refuse(once_error *error)
 {
 	fprintf(stderr, "%s: %s\n", once_error_message(error), once_error_detail(error));

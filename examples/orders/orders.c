@@ -17,8 +17,8 @@ enum {
 	DEADLINE_MS = 20000
 };
 
-/* What the effect works on, and what its outcome points to: it must
- * live until once_execute returns. */
+/* The effect's data, to which its outcome points: it must live until once_execute
+ * returns. */
 typedef struct placing {
 	const order *order;
 	PGresult *placed; /* order id and description */
@@ -68,7 +68,7 @@ static once_effect_result reject(placing *placing, once_outcome *outcome)
 	return ONCE_EFFECT_FAILED;
 }
 
-/* A statement that failed is the library's to judge: it runs the effect again, or reports it. */
+/* The library judges a failed statement: it runs the effect again, or reports the error. */
 static once_effect_result hand_over(PGresult **result, PGresult **failed)
 {
 	*failed = *result;
@@ -162,8 +162,8 @@ static bool make_uuid(char text[37])
 }
 
 /*
- * The order as it will be, so that its answer is known before it is placed. NULL where the request
- * is no JSON object. Freed by the caller.
+ * The order as it will be, so that its answer is known before it is placed. NULL: the request is
+ * not a JSON object. Freed by the caller.
  */
 static char *describe(const char *request, const char *order_id)
 {
@@ -209,8 +209,8 @@ once_code order_place_pipelined(once_session *session, const order *order, int64
 	}
 	free(description);
 	if (code == ONCE_DATABASE && strncmp(once_error_sqlstate(refused), "23", 2) == 0) {
-		/* A constraint said no, and rolled everything back: the cart was ordered
-		 * before, or the request is no order. */
+		/* A constraint failed, and everything was rolled back: the cart was ordered
+		 * before, or the request is not an order. */
 		once_error_free(refused);
 		return order_place(session, order, wait_ms, answer, error);
 	}
@@ -222,7 +222,7 @@ once_code order_place_pipelined(once_session *session, const order *order, int64
 	return code;
 }
 
-/* ---- The same by hand, for a client that will not live to see the end ---- */
+/* ---- The same by hand, for a client that is killed before the end ---- */
 
 once_code order_place_until(once_session *session, const order *order, crash_point point, once_answer **answer,
                             once_error **error)

@@ -11,11 +11,11 @@ CREATE TABLE IF NOT EXISTS orders.customer_order (
     cart      text NOT NULL CHECK (cart <> ''),
     total     numeric(12, 2) NOT NULL CHECK (total > 0),
     placed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    UNIQUE (customer, cart)         -- the business's own rule: one order per cart, whatever the keys of the intents
+    UNIQUE (customer, cart)         -- the business's rule: one order per cart, under any key
 );
 
--- orders.problem_with(request): what is wrong with an order request, or NULL where nothing is. Depends on the request
--- alone, so that an order which is wrong today is still wrong at the next attempt.
+-- orders.problem_with(request): the problem of an order request, or NULL. It depends on the request alone, so an order
+-- that is wrong now is still wrong at the next attempt.
 CREATE OR REPLACE FUNCTION orders.problem_with(request jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN coalesce(request ->> 'customer', '') = '' THEN 'a customer is required'
@@ -26,25 +26,24 @@ CREATE OR REPLACE FUNCTION orders.problem_with(request jsonb) RETURNS text LANGU
     END
 $$;
 
--- orders.describe(placed): an order as its customers and its subscribers are shown it.
+-- orders.describe(placed): an order as its customers and its subscribers see it.
 CREATE OR REPLACE FUNCTION orders.describe(placed orders.customer_order) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('order', placed.order_id, 'customer', placed.customer, 'cart', placed.cart,
                               'total', placed.total)
 $$;
 
 -- orders.place(key, request, fingerprint): places the order {"customer", "cart", "total"} and returns the answer, as
--- the bytes that every attempt with this key gets. COMMIT makes it so; after a ROLLBACK or a crash, attempt it again
--- with the same key.
+-- the bytes that every attempt with this key gets. It takes effect at COMMIT; after a ROLLBACK or a crash, attempt it
+-- again with the same key.
 --   status 201  the order is placed, and an event order.placed is in the outbox
---   status 200  this cart was ordered before, under another key: that order is the answer to this intent too. Its total
---                is what was ordered then, and there is no second event
---   status 422  the request can never become an order. It is stored as a final failure, so it has to be committed as
---                well
+--   status 200  this cart was ordered before, under another key: that order is the answer to this intent too, with its
+--                total, and there is no second event
+--   status 422  the request can never become an order. This is stored as a final failure, so commit it too
 -- The status of an answer is stored with it: once.peek('orders', key). Every other case is an error, and nothing has
 -- happened:
 --   P4002  the key was used with another request      P4030  it failed for good earlier (once.peek has that answer)
 --   P4029  another attempt is running: come again     P4041, P4001, P4003  a key too old, malformed, no request
--- fingerprint: of the request as the caller has it, where the caller has hashed it already; else it is made here.
+-- fingerprint: of the caller's request, if the caller has computed it already; else it is computed here.
 CREATE OR REPLACE FUNCTION orders.place(key text, request jsonb, fingerprint bytea DEFAULT NULL) RETURNS bytea
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,7 +71,7 @@ BEGIN
     ON CONFLICT (customer, cart) DO NOTHING
     RETURNING * INTO placed;
     IF NOT FOUND THEN
-        -- DO NOTHING has waited for whoever was inserting this cart: a fresh statement sees their order.
+        -- DO NOTHING has waited for a concurrent insert of this cart: a new statement sees that order.
         status := 200;
         SELECT o.* INTO STRICT placed FROM orders.customer_order AS o
          WHERE o.customer = request ->> 'customer' AND o.cart = request ->> 'cart';
@@ -86,9 +85,8 @@ BEGIN
                        result_type => 'order', result_id => placed.order_id::text);
 END $$;
 
--- orders.place_bare(request): the same work without an intent, to see what start and finish cost (make bench). An
--- attempt too many places no second order only because the cart is unique; its answer is gone with the connection that
--- it was lost on.
+-- orders.place_bare(request): the same work without an intent, to measure the cost of start and finish (make bench). A
+-- repeated attempt places no second order only because the cart is unique; a lost answer stays lost.
 CREATE OR REPLACE FUNCTION orders.place_bare(request jsonb) RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
     problem text;
@@ -118,6 +116,6 @@ BEGIN
     RETURN convert_to(answer::text, 'UTF8');
 END $$;
 
--- Whoever may call the contract may place orders.
+-- Roles that may call the contract may place orders.
 GRANT USAGE ON SCHEMA orders TO once_app;
 GRANT SELECT, INSERT ON orders.customer_order TO once_app;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play.c: plays a file of order requests: each client is a process of its own, all start at
- * once, some are killed in the middle. Prints what happened to each attempt, and then the
- * proof that nothing was done twice and nothing was lost. Exit status: 0 the proof holds, 1
- * it does not, 2 it could not be played.
+ * play.c: plays a file of order requests: each client is a process, all start at once, and
+ * some are killed in the middle. Prints the result of each attempt, and then the proof that
+ * nothing was done twice and nothing was lost. Exit status: 0 the proof holds, 1 it does
+ * not, 2 the file could not be played.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -31,8 +31,8 @@ enum {
 	EXIT_NOT_PLAYED = 2
 };
 
-/* The attempts, as JSON objects: what the file says of them; and what
- * happened, in the order of the table. */
+/* The attempts, as JSON objects: from the file; and their results, in the order of
+ * the table. */
 typedef struct play {
 	const char *dsn;
 	json_t *attempts;
@@ -85,7 +85,7 @@ static bool add_client(play *play, const char *name)
 	return true;
 }
 
-/* What is wrong with a line of the file; NULL where nothing is. */
+/* The problem of a line of the file; NULL: it is valid. */
 static const char *add_attempt(play *play, const char *line)
 {
 	json_error_t where;
@@ -194,21 +194,21 @@ static json_t *attempt_once(once_session *session, const json_t *attempt, const 
 
 /* ---- A client that is killed ---- */
 
-/* The child: goes as far as the crash point, says so, and waits for the end;
- * where it does not get there, says why. */
+/* The child: goes as far as the crash point, says so, and waits to be killed. If it
+ * does not get there, it says why. */
 static void run_until(const play *play, const order *order, crash_point point, int channel)
 {
 	once_session *session = NULL;
 	once_answer *answer = NULL;
 	once_error *error = NULL;
 
-	/* It shall not outlive its parent either. */
+	/* It must not outlive its parent either. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	once_code code = once_session_open(play->dsn, &session, &error);
 	if (code == ONCE_OK) {
 		code = order_place_until(session, order, point, &answer, &error);
 	}
-	/* One that was killed just now may be at work still, until its server has noticed. */
+	/* A client that was just killed may still be at work, until its server has noticed. */
 	for (int waited_ms = 0; code == ONCE_ACTIVE && waited_ms < WAIT_MS; waited_ms += PAUSE_MS) {
 		nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL);
 		once_error_free(error);
@@ -225,9 +225,9 @@ static void run_until(const play *play, const order *order, crash_point point, i
 }
 
 /*
- * An attempt by a process that is killed in the middle (SIGKILL: it can tidy up nothing). While it
- * hangs there, and only if the file asks for it, another client tries the same intent and is told
- * at once that it is running: *meanwhile.
+ * An attempt by a process that is killed in the middle (SIGKILL: it cannot clean up). If the file
+ * asks for it, another client tries the same intent while it hangs, and is told at once that it is
+ * running: *meanwhile.
  */
 static json_t *attempt_and_die(const play *play, once_session *session, const json_t *attempt, const order *order,
                                crash_point point, json_t **meanwhile)
@@ -326,7 +326,7 @@ typedef struct client {
 	FILE *results;
 } client;
 
-/* Starts a client. `inherited` are the pipes of the others, which it must not hold open. */
+/* Starts a client. `inherited`: the other clients' pipes, which it must not hold open. */
 static bool start_client(const play *play, int number, client *clients, const int gate[2])
 {
 	int channel[2];
@@ -447,13 +447,13 @@ static void print_table(const play *play)
 /* ---- The proof ---- */
 
 typedef struct proof {
-	json_t *stored;    /* key -> the answer as the database has it now */
+	json_t *stored;    /* key -> the answer that the database has now */
 	json_t *customers; /* a JSON array, without repetitions; so are the ids */
 	json_t *placed_ids;
 	json_t *answer_ids;
 	int intents;  /* that have an answer */
 	int refused;  /* whose key was refused: malformed, or too old */
-	int lost;     /* that have none, and should */
+	int lost;     /* without an answer, and should have one */
 	int failed;   /* for good */
 	int placed;   /* that placed an order */
 	int compared; /* answers of attempts */
@@ -601,7 +601,7 @@ static bool prove(const play *play, once_session *session)
 
 /* ---- main ---- */
 
-/* Is the database ready for the example? Says what to do where it is not. */
+/* True: the database is ready for the example. Else it says what to do. */
 static bool check(once_session *session)
 {
 	const char *no_request[] = {"{}"};

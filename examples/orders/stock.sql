@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The warehouse: what is done in another database when an order was placed. It needs the contract (pgonce init) there, and
--- pgonce consume with examples/orders/pgonce.conf. Running this file again changes nothing.
+-- The warehouse: ships placed orders, in another database. It needs the contract (pgonce init) there, and pgonce consume
+-- with examples/orders/pgonce.conf. Running this file again changes nothing.
 
 CREATE SCHEMA IF NOT EXISTS shop;
 
@@ -9,8 +9,8 @@ CREATE TABLE IF NOT EXISTS shop.stock (
     quantity bigint NOT NULL CHECK (quantity >= 0)
 );
 
--- Nothing in it guards against an order that is shipped twice: that is the consumer's business, and shop.take_stock is
--- written as if every message came once.
+-- Nothing here prevents that an order is shipped twice: the consumer does. shop.take_stock is written as if every
+-- message came once.
 CREATE TABLE IF NOT EXISTS shop.shipment (
     shipment_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     order_id    uuid NOT NULL,
@@ -22,14 +22,14 @@ CREATE TABLE IF NOT EXISTS shop.shipment (
 INSERT INTO shop.stock VALUES ('box', 1000000) ON CONFLICT DO NOTHING;
 
 -- shop.take_stock(message): ships an order that was placed: takes a box from the stock and notes the shipment. Called by
--- the consumer, in the transaction in which it remembers the message. What it raises, its message waits for: without a box
--- left (23514) this order is tried again, and then dead until somebody has bought boxes (pgonce parked retry); all others
--- go on.
+-- the consumer, in the transaction in which it remembers the message. If it raises an error, the message is tried again:
+-- without a box left (23514) this order waits, and is then dead until there are boxes again (pgonce parked retry); all
+-- other orders go on.
 CREATE OR REPLACE FUNCTION shop.take_stock(message once.message) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     placed jsonb := (message).body;
 BEGIN
-    -- Of an order's later events this warehouse needs none.
+    -- This warehouse ignores an order's later events.
     IF (message).headers ->> 'Pgonce-Event-Type' <> 'order.placed' THEN
         RETURN;
     END IF;
@@ -38,7 +38,7 @@ BEGIN
     VALUES ((placed ->> 'order')::uuid, placed ->> 'customer', placed ->> 'cart');
 END $$;
 
--- The role that pgonce consume works as has once_consumer, and the rights that the handler needs.
+-- The role of pgonce consume is a member of once_consumer, and has the rights that the handler needs.
 GRANT USAGE ON SCHEMA shop TO once_consumer;
 GRANT SELECT, UPDATE ON shop.stock TO once_consumer;
 GRANT SELECT, INSERT ON shop.shipment TO once_consumer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * payments.c: a payments service that knows nothing of retries: every POST /payments charges. Asked
- * twice, it charges twice; that is what the gateway is for. The program `payments-example`;
+ * payments.c: a payments service that knows nothing about retries: every POST /payments charges.
+ * Called twice, it charges twice; the gateway prevents that. The program `payments-example`;
  * examples/demo.py runs it behind the gateway.
  */
 #include <stdlib.h>

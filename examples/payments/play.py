@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Plays clients that retry, are killed, and whose service is killed, against what examples/demo.py runs; prints each attempt's
-answer, and the charges that there are in the end. Exit status 1 where there is not one charge per intent.
+"""Plays clients that retry and are killed, and a service that is killed, on the session of examples/demo.py; prints each attempt's
+answer, and the charges at the end. Exit status 1 unless there is one charge per intent.
 
-  play.py PGONCE DEMO      PGONCE: the command; DEMO: what demo.py start has printed"""
+  play.py PGONCE DEMO      PGONCE: the command; DEMO: the output of demo.py start"""
 
 import concurrent.futures
 import http.client
@@ -37,7 +37,7 @@ class Play:
         return f"{order}-{self.name}"
 
     def post(self, service, order, behave=""):
-        """(status, replayed, body) through the gateway before that service. While another attempt runs it comes again, when the answer says."""
+        """(status, replayed, body) through that service's gateway. While another attempt runs, it retries when the answer says."""
         url = urllib.parse.urlsplit(self.demo[service]["url"])
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -63,7 +63,7 @@ class Play:
         return answer.status, False, answer.read().decode()
 
     def start_client(self, order, behave):
-        """A client of its own, to be killed: a process that sends the request and waits for the answer."""
+        """A client that can be killed: a process that sends the request and waits for the answer."""
         url = urllib.parse.urlsplit(self.demo["payments"]["url"])
         lines = [f"POST {url.path} HTTP/1.1", f"Host: {url.netloc}", f"Content-Length: {len(self.body(order))}"]
         lines += [f"{name}: {value}" for name, value in self.headers(order, behave).items()]

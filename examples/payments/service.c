@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * service.c: see service.h. A thread and a connection to PostgreSQL per client
- * connection, both bounded. To be tried out, it misbehaves on demand: the header X-Behave
- * holds any of "delay_ms=N" (slow), "status=N" (fails, charging nothing) and "die" (ends
- * after the charge and before the answer).
+ * connection, both bounded. It misbehaves on demand: the header X-Behave may contain
+ * "delay_ms=N" (slow), "status=N" (fails without charging) and "die" (ends after the
+ * charge and before the answer).
  */
 #include <errno.h>
 #include <getopt.h>
@@ -21,7 +21,7 @@
 
 enum {
 	CONNECTIONS_MAX = 64,
-	/* longer than a proxy keeps its end: so none of its requests meets a closing connection */
+	/* longer than a proxy keeps a connection: so no request meets a closing one */
 	IDLE_SECONDS_MAX = 75,
 	BODY_BYTES_MAX = 64 * 1024,
 	DELAY_MS_MAX = 60000
@@ -33,7 +33,7 @@ typedef struct running {
 	int listener;
 } running;
 
-/* One request while it comes in. */
+/* A request while it arrives. */
 typedef struct request {
 	char body[BODY_BYTES_MAX];
 	size_t length;
@@ -42,7 +42,7 @@ typedef struct request {
 
 typedef struct behaviour {
 	long delay_ms;
-	unsigned status; /* 0: as it should */
+	unsigned status; /* 0: normally */
 	bool die;
 } behaviour;
 
@@ -70,7 +70,7 @@ reply service_database_problem(PGconn *database, const PGresult *result)
 	if (PQstatus(database) != CONNECTION_OK) {
 		return (reply){.body = NULL}; /* it may have been charged: no answer is the honest one */
 	}
-	/* Class 23, a constraint, and 22, a value: the charge itself is wrong. */
+	/* Class 23 (a constraint) and 22 (a value): the charge itself is wrong. */
 	if (sqlstate != NULL && (strncmp(sqlstate, "23", 2) == 0 || strncmp(sqlstate, "22", 2) == 0)) {
 		return service_problem(422, PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));
 	}
@@ -303,7 +303,7 @@ static int serve(void *argument)
 	return 0;
 }
 
-/* "already exists, skipping" is no news. */
+/* Ignores "already exists, skipping". */
 static void ignore_notice(void *argument, const char *message)
 {
 	(void)argument;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * service.h: what the two example services share: an HTTP server on libmicrohttpd that
- * reads a charge, has it made, and answers JSON. How the charge is made is each service's
- * own: payments.c and ../handoff/handoff.c.
+ * service.h: shared by the two example services: an HTTP server on libmicrohttpd that
+ * reads a charge, has it made, and answers JSON. Each service makes charges in its own
+ * way: payments.c and ../handoff/handoff.c.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ typedef struct charge {
 	struct MHD_Connection *connection; /* for service_header */
 } charge;
 
-/* An answer; body is JSON text that service.c frees. NULL: none, the connection is closed. */
+/* An answer; body is JSON text that service.c frees. NULL: the connection is closed. */
 typedef struct reply {
 	unsigned status;
 	char *body;
@@ -30,14 +30,14 @@ typedef struct reply {
 
 typedef struct service_kind {
 	const char *name; /* of the program */
-	const char *path; /* that it serves: POST charges, GET lists */
+	const char *path; /* served: POST charges, GET lists */
 	reply (*make)(PGconn *database, const charge *charge);
 } service_kind;
 
 /* The service's main: reads the options, keeps a worker running, ends on SIGTERM. */
 int service_main(const service_kind *service, int argc, char **argv);
 
-/* A header of the request; NULL where it is not there. */
+/* A header of the request; NULL: it is missing. */
 const char *service_header(const charge *charge, const char *name);
 /* Inserts the charge: one row with its JSON and its id, or an error.
  * The caller clears the result. */
@@ -45,7 +45,7 @@ PGresult *service_charge(PGconn *database, const charge *charge);
 /* {"error": "..."} */
 reply service_problem(unsigned status, const char *message);
 /*
- * What to answer where a statement failed: 422 for a charge that can never be made; none where the
- * connection was lost, since its outcome is unknown then; else 503.
+ * The answer after a failed statement: 422 for a charge that can never be made; no answer if the
+ * connection was lost, since the outcome is unknown; else 503.
  */
 reply service_database_problem(PGconn *database, const PGresult *result);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * worker.c: see worker.h. A service that dies in the middle of a request is back a moment later, as
- * under any supervisor, and its listening socket stays open in between: callers are not refused.
+ * under any supervisor. Its listening socket stays open meanwhile, so callers are not refused.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 enum {
 	BACKLOG = 128,
-	/* before a worker is started again; doubled for each that lived less than a second */
+	/* pause before a worker is restarted; doubles if it lived less than a second */
 	PAUSE_MS = 20,
 	PAUSE_MS_MAX = 1000
 };
@@ -54,7 +54,7 @@ static int listen_unix(const char *path, const char *text)
 		return -1;
 	}
 	memcpy(address.sun_path, path, strlen(path));
-	/* What a killed one left behind gives way; one that is being listened at does not. */
+	/* Removes the socket of a killed process, but not one with a listener. */
 	int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (probe >= 0 && connect(probe, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED) {
 		unlink(path);

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What the relay needs of its session, whatever the role or the database sets: no time limit that ends it while it is
--- idle, flushed commits, and a server that notices within seconds that the client is gone, so that another can take
--- over. Settings that this server does not have are left out. Also the session's process, which tells a pooler.
+-- Settings of the relay's session, which override those of the role and the database: no time limit that ends it while
+-- it is idle, flushed commits, and a server that notices within seconds that the client is gone, so that another can
+-- take over. Settings that this server does not have are left out. Also the server process: a pooler shows by it.
 SELECT pg_backend_pid() AS pid, count(set_config(s.name, v.value, false)) AS set
   FROM (VALUES ('statement_timeout', '10min'), ('lock_timeout', '0'), ('idle_in_transaction_session_timeout', '60s'),
                ('idle_session_timeout', '0'), ('transaction_timeout', '0'), ('synchronous_commit', 'on'),
