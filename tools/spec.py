@@ -31,6 +31,7 @@ KEYS = json.loads((SPEC / "keys.json").read_text())
 KEY_VECTORS = json.loads((ROOT / "spec/vectors/keys.json").read_text())["keys"]
 TELEMETRY = json.loads((SPEC / "telemetry.json").read_text())
 VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
+STATEMENTS = json.loads((SPEC / "statements.json").read_text())
 
 
 # ---- how each language writes it ----
@@ -265,6 +266,82 @@ def error_problems(suffix, width):
     return lines
 
 
+# ---- the statements of the clients ----
+
+LANGUAGES = {".js": "node", ".py": "python", ".go": "go", ".java": "java"}
+AS_TEXT = ("jsonb", "timestamptz")  # the client sends it as text, which no driver encodes in another way
+CASTS = {".js": "{0}::{1}", ".go": "{0}::{1}", ".java": "{0}::{1}", ".py": "CAST({0} AS {1})"}  # SQLAlchemy takes a colon for a name
+
+
+def of_language(language, text):
+    return text if isinstance(text, str) else text.get(language, text.get("default"))
+
+
+def statement(suffix, row, request):
+    """A statement's text in a language. request: its kind; None: a statement without [print], or Java's template, where %s stands for that."""
+    language, kind = LANGUAGES[suffix], STATEMENTS["requests"].get(request, {"parameters": [], "sql": "%s"})
+    fragments = {name: of_language(language, text) for name, text in STATEMENTS["fragments"].items()} | {"print": kind["sql"]}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys([*kind["parameters"], *row["parameters"]]), 1)}
+    text = of_language(language, row["sql"])
+    if unused := set(row["parameters"]) - set(re.findall(r"\{(\w+)\}", re.sub(r"\[(\w+)\]", lambda found: fragments[found[1]], text))):
+        sys.exit(f"tools/spec.py: spec/statements.json: a statement of {language} does not use {sorted(unused)}")
+
+    def parameter(found):
+        kind, place = STATEMENTS["types"].get(found[1], "text"), "?" if suffix == ".java" else f"${numbers[found[1]]}"
+        cast = CASTS[suffix]
+        return cast.format(cast.format(place, "text"), kind) if kind in AS_TEXT else cast.format(place, kind)
+
+    return re.sub(r"\{(\w+)\}", parameter, re.sub(r"\[(\w+)\]", lambda found: fragments[found[1]], text))
+
+
+def pieces(suffix, text, width):
+    """The literals of a long statement, one per line, without what joins them."""
+    lines = textwrap.wrap(text, width - 12, drop_whitespace=False, break_on_hyphens=False, break_long_words=False)
+    return [quoted(suffix, line) for line in lines]
+
+
+def statements(suffix, width):
+    lines, language = [], LANGUAGES[suffix]
+
+    def constant_of(name, text):
+        literals = pieces(suffix, text, width)
+        if suffix == ".js":
+            return [f"{name}: {literals[0]}" + (" +" if len(literals) > 1 else ","), *(f"  {each}{' +' if each is not literals[-1] else ','}" for each in literals[1:])]
+        if suffix == ".go":
+            return [f"{name} {literals[0]}" + (" +" if len(literals) > 1 else ""), *(f"\t{each}{' +' if each is not literals[-1] else ''}" for each in literals[1:])]
+        if suffix == ".py":
+            return [f"{name} {literals[0]}"] if len(literals) == 1 else [f"{name} (", *(f"    {each}" for each in literals), ")"]
+        return [f"static final String {name} = {literals[0]}" + (";" if len(literals) == 1 else ""), *(f"    + {each}{';' if each is literals[-1] else ''}" for each in literals[1:])]
+
+    if suffix == ".java":
+        for kind, row in STATEMENTS["requests"].items():
+            lines += ["", *constant_of(f"PRINT_{kind.upper()}", statement(suffix, {"parameters": [], "sql": row["sql"]}, None))]
+    for name, row in STATEMENTS["statements"].items():
+        if language not in row.get("by", [language]):
+            continue
+        lines += ["", *remark(suffix, row["about"], width), *remark(suffix, f"Parameters: {', '.join(row['parameters'])}.", width)]
+        every = "[print]" in of_language(language, row["sql"])
+        if every and suffix != ".java":
+            first = name
+            lines.append({".js": f"{camel_small(first)}: {{", ".py": f"{first.upper()} = {{", ".go": f"sql{camel(first)} = map[string]string{{"}[suffix])
+            for kind in STATEMENTS["requests"]:
+                text = statement(suffix, row, kind)
+                made = constant_of({".js": kind, ".py": f'"{kind}":', ".go": f'"{kind}":'}[suffix], text)
+                if suffix in (".py", ".go"):
+                    made[-1] += ","
+                lines += [("\t" if suffix == ".go" else "    " if suffix == ".py" else "  ") + each for each in made]
+            lines.append({".js": "},", ".py": "}", ".go": "}"}[suffix])
+            continue
+        text = statement(suffix, row, None)
+        lines += constant_of({".js": camel_small(name), ".py": f"{name.upper()} =", ".go": f"sql{camel(name)} =", ".java": name.upper()}[suffix], text)
+    return lines[1:]
+
+
+def camel_small(name):
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
+
+
 def verdicts(suffix, width):
     told = {word: row for word, row in VERDICTS.items() if row["then"]}
     if suffix == ".md":
@@ -384,7 +461,7 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries, "statements": statements,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
@@ -403,6 +480,10 @@ SOURCES = {
     "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/errors.js": ["errors"],
     "clients/node/lib/reasons.js": ["reasons"],
+    "clients/node/lib/statements.js": ["statements"],
+    "clients/python/src/pgonce/_sql.py": ["statements"],
+    "clients/go/statements.go": ["statements"],
+    "clients/java/pgonce/src/main/java/io/pgonce/Statements.java": ["statements"],
     "clients/node/lib/verdicts.js": ["verdicts"],
     "clients/node/lib/transaction.js": ["retries"],
     "clients/node/lib/guard.js": ["statuses-rolled-back"],

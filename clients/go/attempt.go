@@ -52,26 +52,16 @@ type starter struct {
 	message            bool // whole is the inbox's question, and says whether it is to be applied
 }
 
-// The row comes in one value, which costs PostgreSQL and the driver less than a column for each.
-const (
-	startKnown  = `SELECT $4::bytea, record_send(once.try_start($1::text, $2::text, $4::bytea, $3::text, traceparent => $5::text))`
-	startSalted = `SELECT f.salt, record_send(once.try_start($1::text, $2::text, sha256(f.salt || $4::bytea), $3::text, traceparent => $5::text))
-  FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS f`
-)
-
 func newStarter(scope, key string, request any, o options, traceparent any) (*starter, error) {
 	s := &starter{scope: scope, key: key, tenant: o.tenant, traceparent: traceparent, hashed: hashedOf(request)}
 	if s.hashed != nil {
 		return s, nil
 	}
-	p := parameters{}
-	fingerprint, err := p.fingerprint(request, o.tenant)
+	kind, args, err := printed(request, o.tenant)
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf(`SELECT f.f, record_send(once.try_start(%s, %s, f.f, %s, traceparent => %s)) FROM (SELECT %s AS f OFFSET 0) AS f`,
-		p.add(scope, "text"), p.add(key, "text"), p.add(o.tenant, "text"), p.add(traceparent, "text"), fingerprint)
-	s.whole = Query{SQL: text, Args: p.args}
+	s.whole = Query{SQL: sqlStart[kind], Args: append(args, scope, key, traceparent)}
 	return s, nil
 }
 
@@ -81,9 +71,9 @@ func (s *starter) query(salt []byte) Query {
 	case s.hashed == nil:
 		return s.whole
 	case salt == nil:
-		return Query{SQL: startSalted, Args: []any{s.scope, s.key, s.tenant, s.hashed, s.traceparent}}
+		return Query{SQL: sqlStartSalted, Args: []any{s.scope, s.key, s.hashed, s.tenant, s.traceparent}}
 	default:
-		return Query{SQL: startKnown, Args: []any{s.scope, s.key, s.tenant, fingerprintOf(salt, s.hashed), s.traceparent}}
+		return Query{SQL: sqlStartKnown, Args: []any{s.scope, s.key, fingerprintOf(salt, s.hashed), s.tenant, s.traceparent}}
 	}
 }
 
@@ -100,10 +90,8 @@ func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code,
 	}
 	text, bytes := answer.body()
 	return Query{
-		SQL: `SELECT once.finish($1::text, $2::text, $3::bytea, $4::integer, response_text => $5::text, response_body => $6::bytea,
-    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, state => $10::text,
-    error_code => $11::text, error_message => $12::text, tenant => $13::text, traceparent => $14::text) IS NULL`, // the body need not come back
-		Args: []any{a.scope, a.key, fingerprint, statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID),
+		SQL: sqlFinish,
+		Args: []any{a.scope, a.key, fingerprint, statusOrNull(answer.Status), text, nil, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID),
 			state, orNull(code), orNull(message), a.options.tenant, traceparent},
 	}, nil
 }
@@ -311,10 +299,8 @@ func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 	defer cancel()
 	var stored *bool
 	err := a.client.door.QueryRow(closing, Query{
-		SQL: `SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure') THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => $5::text,
-    error_message => $6::text, tenant => $4::text) END
-  FROM once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, traceparent => $7::text, takeover => false) AS c`,
-		Args: []any{a.scope, a.key, a.gone, a.options.tenant, reasonEnded.code, reasonEnded.message, a.start.traceparent},
+		SQL:  sqlDoubt,
+		Args: []any{a.scope, a.key, a.options.tenant, a.gone, a.start.traceparent, reasonEnded.code, reasonEnded.message, nil},
 	}, &stored)
 	if err != nil {
 		return inDoubt(fmt.Errorf("%w: the doubt could not be stored: %w", cause, err))
@@ -324,11 +310,11 @@ func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 
 // A message of the inbox: the effect, and the memory of it. Replayed: it was applied before.
 func (a *attempt[T]) apply(ctx, asking context.Context, session Session[T]) (answer Answer, settled bool, err error) {
-	var process bool
-	if err := session.Open(asking, a.begin, a.start.whole, savepoint, &process); err != nil {
+	var verdict string
+	if err := session.Open(asking, a.begin, a.start.whole, savepoint, &verdict); err != nil {
 		return answer, false, a.failed(asking, session, err)
 	}
-	if !process {
+	if verdict != toProcess {
 		return Answer{Replayed: true}, false, nil
 	}
 	a.proceeded = true
@@ -412,12 +398,11 @@ func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []s
 // What the application says of its own answer: nobody knows. The effect is taken back, and the
 // intent in doubt.
 func (a *attempt[T]) doubt(ctx context.Context, session Session[T], found *row, answer Answer) error {
-	var stored bool
+	var stored *bool
 	unknown, err := session.Close(ctx, []string{undo}, Query{
-		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, traceparent => $8::text)).fence, NULL,
-    error_code => $6::text, error_message => $7::text, response_status => $5::integer, tenant => $4::text)`,
-		Args: []any{a.scope, a.key, found.fingerprint, a.options.tenant, statusOrNull(finalStatus(answer.Status)), reasonUnclear.code, reasonUnclear.message,
-			found.trace()},
+		SQL: sqlDoubt,
+		Args: []any{a.scope, a.key, a.options.tenant, found.fingerprint, found.trace(), reasonUnclear.code, reasonUnclear.message,
+			statusOrNull(finalStatus(answer.Status))},
 	}, &stored)
 	if err == nil {
 		return nil

@@ -54,16 +54,15 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 	if err != nil {
 		return "", fmt.Errorf("pgonce: the payload cannot be written as JSON: %w", err)
 	}
-	name := "emit("
+	sql := sqlEmit
 	args, err := c.eventArgs(ctx, event, string(payload))
 	if err != nil {
 		return "", err
 	}
 	if !event.NotBefore.IsZero() {
-		name, args = "emit_later($11::text::timestamptz, ", append(args, event.NotBefore.UTC().Format(time.RFC3339Nano))
+		sql, args = sqlEmitLater, append(args, event.NotBefore.UTC().Format(time.RFC3339Nano))
 	}
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.` + name + `$1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
-    traceparent => $10::text)::text`, Args: args}, &id)
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: sql, Args: args}, &id)
 	return id, named(err)
 }
 
@@ -80,8 +79,7 @@ func (c *Client[T]) EmitBytes(ctx context.Context, tx T, event Event, payload []
 	if err != nil {
 		return "", err
 	}
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.emit_bytes($1::text, $2::bytea, $11::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
-    traceparent => $10::text)::text`, Args: append(args, contentType)}, &id)
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: sqlEmitBytes, Args: append(args, contentType)}, &id)
 	return id, named(err)
 }
 
@@ -113,20 +111,21 @@ func (c *Client[T]) Receive(ctx context.Context, tx T, consumer, messageID strin
 	if err != nil {
 		return false, err
 	}
-	err = c.door.In(tx).QueryRow(ctx, query, &process)
-	return process, named(err)
+	var verdict string
+	err = c.door.In(tx).QueryRow(ctx, query, &verdict)
+	return verdict == toProcess, named(err)
 }
 
 func receiveQuery(consumer, messageID string, payload any, o options, traceparent any) (Query, error) {
-	p := parameters{}
-	fingerprint, err := p.fingerprint(payload, o.tenant)
+	kind, args, err := printed(payload, o.tenant)
 	if err != nil {
 		return Query{}, err
 	}
-	text := fmt.Sprintf(`SELECT once.receive(%s, %s, %s, %s, traceparent => %s) = 'process'`,
-		p.add(consumer, "text"), p.add(messageID, "text"), fingerprint, p.add(o.tenant, "text"), p.add(traceparent, "text"))
-	return Query{SQL: text, Args: p.args}, nil
+	return Query{SQL: sqlReceive[kind], Args: append(args, consumer, messageID, traceparent)}, nil
 }
+
+// What once.receive returns for a message that was not applied before.
+const toProcess = "process"
 
 // The kind of a call, for its Observer.
 const consuming = "consume"
@@ -161,7 +160,6 @@ func (c *Client[T]) Consume(ctx context.Context, consumer, messageID string, pay
 // Lock takes a lock on a name until the transaction ends: "one settlement per merchant and day". It
 // waits so long at most, 0: not at all; false: another transaction has it.
 func (c *Client[T]) Lock(ctx context.Context, tx T, resource string, wait time.Duration) (taken bool, err error) {
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.lock($1::text, $2::bigint * interval '1 millisecond')`,
-		Args: []any{resource, int64(wait / time.Millisecond)}}, &taken)
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: sqlLock, Args: []any{resource, wait.Truncate(time.Millisecond).Seconds()}}, &taken)
 	return taken, named(err)
 }

@@ -71,23 +71,17 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 	if o.owner != "" {
 		owner = o.owner + " " + owner
 	}
-	p := parameters{}
-	fingerprint, err := p.fingerprint(request, o.tenant)
+	kind, args, err := printed(request, o.tenant)
 	if err != nil {
 		return nil, nil, 1, err
 	}
-	query := Query{SQL: fmt.Sprintf(`SELECT s.verdict, s.fence, s.state, s.response_status, s.response_headers::text, s.response_body, s.result_type, s.result_id,
-    s.error_code, s.error_message, s.traceparent, (extract(epoch FROM s.lease_until - clock_timestamp()) * 1000)::bigint
-  FROM once.claim(%s, %s, %s, %s, %s * interval '1 millisecond', %s * interval '1 millisecond', %s, traceparent => %s, takeover => %s) AS s`,
-		p.add(scope, "text"), p.add(key, "text"), fingerprint, p.add(owner, "text"), p.add(milliseconds(o.lease), "bigint"),
-		p.add(milliseconds(o.retention), "bigint"), p.add(o.tenant, "text"), p.add(o.trace(ctx), "text"), p.add(o.takeover(), "boolean"))}
-	query.Args = p.args
+	query := Query{SQL: sqlClaim[kind], Args: append(args, scope, key, owner, seconds(o.lease), seconds(o.retention), o.trace(ctx), o.takeover())}
 
 	began := time.Now()
 	lost := false
 	for tries := 0; ; tries++ {
 		var found row
-		var left *int64
+		var left *float64
 		asked := time.Now()
 		err := named(c.alone(ctx, o, query, append(found.outcome(), &left)...))
 		if err == nil {
@@ -146,25 +140,24 @@ func (c *Client[T]) alone(ctx context.Context, o options, query Query, dest ...a
 	return session.QueryRow(ctx, query, dest...)
 }
 
-func milliseconds(d time.Duration) any {
+// seconds is a parameter of the contract's, in whole milliseconds; nil: the scope's.
+func seconds(d time.Duration) any {
 	if d <= 0 {
 		return nil
 	}
-	return int64(d / time.Millisecond)
+	return d.Truncate(time.Millisecond).Seconds()
 }
 
 // A claim of ours whose answer was lost. A single attempt is the first whose work may start; any
 // other may have taken over from one that fell silent, unless it takes nothing over.
 func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner string) *Lease {
 	var found row
-	var left *int64
+	var left *float64
 	var asked = time.Now()
 	var who *string
 	var attempts *int32
-	var verdict string
-	err := c.door.QueryRow(ctx, Query{SQL: `SELECT verdict, fence, owner, attempts, traceparent, (extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint
-  FROM once.peek($1::text, $2::text, $3::text)`, Args: []any{scope, key, o.tenant}}, &verdict, &found.fence, &who, &attempts, &found.tra, &left)
-	if err != nil || value(who) != owner || verdict != "processing_active" {
+	err := c.door.QueryRow(ctx, Query{SQL: sqlPeek, Args: []any{scope, key, o.tenant}}, append(found.outcome(), &left, &who, &attempts)...)
+	if err != nil || value(who) != owner || found.verdict != "processing_active" {
 		return nil
 	}
 	switch {
@@ -178,12 +171,12 @@ func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner stri
 	return newLease(ctx, c.door, o, scope, key, &found, asked, value(left))
 }
 
-func newLease(ctx context.Context, door Querier, o options, scope, key string, found *row, asked time.Time, leftMs int64) *Lease {
+func newLease(ctx context.Context, door Querier, o options, scope, key string, found *row, asked time.Time, leftSeconds float64) *Lease {
 	lease := &Lease{Verdict: found.verdict, Fence: int(value(found.fence)), Traceparent: value(found.tra), door: door, options: o,
 		scope: scope, key: key, stop: make(chan struct{})}
 	lease.context, lease.cancel = context.WithCancelCause(within(ctx, intent{scope, key, o.tenant}))
 	lease.stopped.Add(1)
-	go lease.beat(asked, time.Duration(leftMs)*time.Millisecond)
+	go lease.beat(asked, time.Duration(leftSeconds*float64(time.Second)))
 	return lease
 }
 
@@ -228,8 +221,8 @@ func (l *Lease) beat(since time.Time, lease time.Duration) {
 
 func (l *Lease) renew(ctx context.Context) (bool, error) {
 	var held bool
-	err := l.door.QueryRow(ctx, Query{SQL: `SELECT once.renew($1::text, $2::text, $3::integer, $4::bigint * interval '1 millisecond', $5::text)`,
-		Args: []any{l.scope, l.key, int32(l.Fence), milliseconds(l.options.lease), l.options.tenant}}, &held)
+	err := l.door.QueryRow(ctx, Query{SQL: sqlRenew,
+		Args: []any{l.scope, l.key, int32(l.Fence), seconds(l.options.lease), l.options.tenant}}, &held)
 	return held, named(err)
 }
 
@@ -287,9 +280,8 @@ func (l *Lease) completeQuery(answer Answer) (Query, error) {
 	}
 	headers, err := encodeHeaders(answer.Header)
 	text, bytes := answer.body()
-	return Query{SQL: `SELECT once.complete($1::text, $2::text, $3::integer, $4::integer, response_text => $5::text, response_body => $6::bytea,
-    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, tenant => $10::text)`,
-		Args: []any{l.scope, l.key, int32(l.Fence), statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID), l.options.tenant}}, err
+	return Query{SQL: sqlComplete,
+		Args: []any{l.scope, l.key, int32(l.Fence), statusOrNull(answer.Status), text, nil, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID), l.options.tenant}}, err
 }
 
 // CompleteIn is Complete in a transaction of the caller's: the answer exists if and only if what
@@ -330,13 +322,12 @@ func (l *Lease) fail(ctx context.Context, retryable any, code, message string, a
 func (l *Lease) failQuery(retryable any, code, message string, answer Answer) (Query, error) {
 	headers, err := encodeHeaders(answer.Header)
 	text, bytes := answer.body()
-	return Query{SQL: `SELECT once.fail($1::text, $2::text, $3::integer, $4::boolean, error_code => $5::text, error_message => $6::text,
-    response_status => $7::integer, response_text => $8::text, response_body => $9::bytea, response_headers => $10::text::jsonb, tenant => $11::text)`,
-		Args: []any{l.scope, l.key, int32(l.Fence), retryable, orNull(code), orNull(message), statusOrNull(answer.Status), text, bytes, headers, l.options.tenant}}, err
+	return Query{SQL: sqlFail,
+		Args: []any{l.scope, l.key, int32(l.Fence), retryable, orNull(code), orNull(message), statusOrNull(answer.Status), text, nil, bytes, headers, l.options.tenant}}, err
 }
 
 // Release gives back a claim whose work certainly never started. false: the lease is lost.
 func (l *Lease) Release(ctx context.Context) (bool, error) {
-	return l.report(ctx, Query{SQL: `SELECT once.release($1::text, $2::text, $3::integer, $4::text)`,
+	return l.report(ctx, Query{SQL: sqlRelease,
 		Args: []any{l.scope, l.key, int32(l.Fence), l.options.tenant}})
 }

@@ -102,7 +102,7 @@ class Attempt:
             return _sql.START[kind], [*arguments, intent.scope, intent.key, intent.traceparent]
         known = hashed if salt is None else fingerprint(salt, hashed)
         sql = _sql.START_SALTED if salt is None else _sql.START_KNOWN
-        return sql, [intent.scope, intent.key, intent.tenant, known, intent.traceparent]
+        return sql, [intent.scope, intent.key, known, intent.tenant, intent.traceparent]
 
     def open(self, trusted: bool = True) -> Steps[Optional[Answer]]:
         """None: do the effect in self.connection.tx. trusted: is what is remembered of the salt?"""
@@ -290,7 +290,7 @@ def is_parted(attempt: Attempt, sqlstate: Optional[str]) -> bool:
 
 def doubt(source: Source, intent: Intent, fingerprint: bytes, why: str, within: float) -> Steps[errors.OnceError]:
     """Puts the intent in doubt, in a transaction of its own, so that nothing runs again; what to raise."""
-    arguments = [intent.scope, intent.key, fingerprint, intent.tenant, intent.traceparent, None, _reasons.ENDED[0], why]
+    arguments = [intent.scope, intent.key, intent.tenant, fingerprint, intent.traceparent, _reasons.ENDED[0], why, None]
     try:
         yield from alone(source, _sql.DOUBT, arguments, within)
     except errors.OnceError as failed:
@@ -459,8 +459,8 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
     tries = 0
     while True:
         row, twice = yield from insist(source, _sql.CLAIM[kind], arguments, options.deadline, begun=tries > 0)
-        verdict, fence, lease_s = row[1], row[2] or 0, row[12]
-        answer = stored(row[3:12], replayed=True, fence=fence)
+        verdict, fence, lease_s = row[0], row[1] or 0, row[11]
+        answer = stored(row[2:11], replayed=True, fence=fence)
         if may_run(verdict):
             box.append(Granted(fence, verdict, lease_s, answer.traceparent))
             return None
@@ -468,10 +468,10 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
             return answer
         if verdict == "processing_active" and (twice or tries > 0):
             peeked, _ = yield from insist(source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
-            if peeked[11] == owner:
+            if peeked[12] == owner:
                 # After earlier attempts it cannot be told from a takeover, unless it takes nothing over.
                 again = "retryable_failure" if terms.takeover is False else "processing_stale"
-                box.append(Granted(peeked[1], "new_claim" if peeked[13] == 1 else again, peeked[12], peeked[10]))
+                box.append(Granted(peeked[1], "new_claim" if peeked[13] == 1 else again, peeked[11], peeked[10]))
                 return None
         pause = pause_s(tries + 1)
         if verdict != "processing_active" or time.monotonic() - start + pause >= options.wait:
@@ -490,13 +490,12 @@ def complete(source: Source, intent: Intent, fence: int, outcome: Outcome, deadl
 
 
 def fail(
-    source: Source, intent: Intent, fence: int, retryable: Optional[bool], outcome: Outcome, deadline: float,
-    redirect: Optional[bytes] = None,
-) -> Steps[bool]:  # fmt: skip
+    source: Source, intent: Intent, fence: int, retryable: Optional[bool], outcome: Outcome, deadline: float
+) -> Steps[bool]:
     text, json_text, body, headers = outcome.bodies()
     arguments = [
         intent.scope, intent.key, fence, retryable, outcome.error_code, outcome.error_message, outcome.status, text,
-        json_text, body, headers, intent.tenant, redirect,
+        json_text, body, headers, intent.tenant,
     ]  # fmt: skip
     row, _ = yield from insist(source, _sql.FAIL, arguments, deadline)
     return bool(row[0])

@@ -232,7 +232,7 @@ def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:
     """The effect is taken back, and the intent put in doubt: the handler does not know what it did elsewhere."""
     intent, connection = attempt.intent, attempt.connection
     known = status if 200 <= status <= 599 else None
-    arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known, *_reasons.UNCLEAR]
+    arguments = [intent.scope, intent.key, intent.tenant, attempt.print, attempt.traceparent, *_reasons.UNCLEAR, known]
     attempt.committing = True
     yield connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (_sql.DOUBT, arguments)])
     attempt.committing = False

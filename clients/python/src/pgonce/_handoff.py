@@ -35,7 +35,7 @@ class HandedAttempt(_core.Attempt):
         if state == "succeeded" or outcome.result_type is not None:  # too large to keep: fail has no place to say it
             return _sql.COMPLETE_ONCE, [intent.scope, intent.key, intent.fence, *known, *outcome.result(), intent.tenant]
         said = [False, outcome.error_code, outcome.error_message]
-        return _sql.FAIL_ONCE, [intent.scope, intent.key, intent.fence, *said, *known, intent.tenant, None]
+        return _sql.FAIL_ONCE, [intent.scope, intent.key, intent.fence, *said, *known, intent.tenant]
 
     def report(self) -> Steps[bool]:
         """Of an exception, whose answer is somebody else's, and of a COMMIT whose answer is lost: nothing was done, unless the transaction was parted from its

@@ -36,7 +36,7 @@ public final class Request {
      * @return the request
      */
     public static Request bytes(byte[] bytes) {
-        return new Request(hashed('b', bytes), "once.fingerprint(?::bytea, ?::text)", Objects.requireNonNull(bytes), TENANT);
+        return new Request(hashed('b', bytes), Statements.PRINT_BYTES, Objects.requireNonNull(bytes), TENANT);
     }
 
     /**
@@ -46,7 +46,7 @@ public final class Request {
      * @return the request
      */
     public static Request text(String text) {
-        return new Request(hashed('b', text.getBytes(StandardCharsets.UTF_8)), "once.fingerprint(?::text, ?::text)", Objects.requireNonNull(text), TENANT);
+        return new Request(hashed('b', text.getBytes(StandardCharsets.UTF_8)), Statements.PRINT_TEXT, Objects.requireNonNull(text), TENANT);
     }
 
     /**
@@ -56,7 +56,7 @@ public final class Request {
      * @return the request
      */
     public static Request json(String json) {
-        return new Request(null, "once.fingerprint(?::jsonb, ?::text)", Objects.requireNonNull(json), TENANT);
+        return new Request(null, Statements.PRINT_JSON, Objects.requireNonNull(json), TENANT);
     }
 
     /**
@@ -77,7 +77,7 @@ public final class Request {
         for (byte[] part : parts) {
             hashed.putLong(part.length).put(part);
         }
-        return new Request(canonicalJson ? null : hashed.array(), "once.request_fingerprint(?::text, ?::text, ?::text, ?::bytea, ?::text, ?::boolean)",
+        return new Request(canonicalJson ? null : hashed.array(), Statements.PRINT_HTTP,
             method, target, contentType, bytes, TENANT, canonicalJson);
     }
 

@@ -9,43 +9,15 @@ import java.sql.Statement;
 import java.util.Set;
 import java.util.UUID;
 
-/** The calls of the contract: their text, their parameters, their results. Decides nothing. */
+/** The calls of the contract: their parameters and their results. It decides nothing. */
 final class Sql {
-    /** The fingerprint is computed once, in the statement that needs it. OFFSET 0 keeps the planner from computing it twice. */
-    private static final String START = "SELECT r.fingerprint, s.* FROM (SELECT %s AS fingerprint OFFSET 0) AS r, "
-        + "LATERAL once.start(?::text, ?::text, r.fingerprint, ?::text, ?::text) AS s; SAVEPOINT pgonce";
-    /** The same where this library computes it; the salt comes first, where it is not known. */
-    private static final String START_KNOWN = "SELECT s.* FROM once.start(?::text, ?::text, ?::bytea, ?::text, ?::text) AS s; SAVEPOINT pgonce";
-    private static final String START_SALTED = "SELECT r.salt, s.* FROM (SELECT once.salt(?::text) AS salt OFFSET 0) AS r, "
-        + "LATERAL once.start(?::text, ?::text, sha256(r.salt || ?::bytea), ?::text, ?::text) AS s; SAVEPOINT pgonce";
-    private static final String START_ALONE = START.substring(0, START.indexOf(';'));
-    private static final String FINISH = "SELECT once.finish(scope => ?::text, key => ?::text, fingerprint => ?::bytea, "
-        + "response_status => ?::integer, response_text => ?::text, response_json => ?::jsonb, response_body => ?::bytea, "
-        + "response_headers => ?::jsonb, result_type => ?::text, result_id => ?::text, state => ?::text, error_code => ?::text, "
-        + "error_message => ?::text, tenant => ?::text, traceparent => ?::text)";
+    private static final String SAVEPOINT = "; SAVEPOINT pgonce";
     private static final String BACK = "ROLLBACK TO SAVEPOINT pgonce";
     private static final String SAVE = "SAVEPOINT pgonce_store; ";
     private static final String UNSAVE = "ROLLBACK TO SAVEPOINT pgonce_store";
     private static final String NO_SUCH_SAVEPOINT = "3B001";
     private static final Set<String> GONE = Set.of("P4012", NO_SUCH_SAVEPOINT, "25P01");
     private static final String COMMIT = "; COMMIT";
-    private static final String DOUBT = "SELECT once.fail(?::text, ?::text, (once.claim(?::text, ?::text, ?::bytea, tenant => ?::text, "
-        + "traceparent => ?::text)).fence, NULL, ?::text, ?::text, response_status => ?::integer, tenant => ?::text)";
-    private static final String PEEK = "SELECT verdict, response_status, response_body, response_headers, result_type, result_id, "
-        + "error_code, error_message, owner, fence, attempts, traceparent, "
-        + "extract(epoch FROM lease_until - clock_timestamp()) * 1000 AS lease_ms FROM once.peek(?::text, ?::text, ?::text)";
-    private static final String CLAIM = "SELECT c.*, r.fingerprint, extract(epoch FROM c.lease_until - clock_timestamp()) * 1000 AS lease_ms "
-        + "FROM (SELECT %s AS fingerprint OFFSET 0) AS r, LATERAL once.claim(?::text, ?::text, r.fingerprint, ?::text, "
-        + "make_interval(secs => ?::double precision), make_interval(secs => ?::double precision), ?::text, ?::text, ?::boolean) AS c";
-    private static final String COMPLETE = "SELECT once.complete(?::text, ?::text, ?::integer, ?::integer, ?::text, ?::jsonb, ?::bytea, "
-        + "?::jsonb, ?::text, ?::text, ?::text)";
-    private static final String FAIL = "SELECT once.fail(?::text, ?::text, ?::integer, ?::boolean, ?::text, ?::text, ?::integer, ?::text, "
-        + "?::jsonb, ?::bytea, ?::jsonb, ?::text)";
-    private static final String RENEW = "SELECT once.renew(?::text, ?::text, ?::integer, make_interval(secs => ?::double precision), ?::text)";
-    private static final String RELEASE = "SELECT once.release(?::text, ?::text, ?::integer, ?::text)";
-    private static final String EMIT_BYTES = "SELECT once.emit_bytes(?::text, ?::bytea, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
-    private static final String EMIT = "SELECT once.%s?::text, ?::jsonb, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
-    private static final String RECEIVE = "SELECT once.receive(?::text, ?::text, %s, ?::text, ?::text)";
 
     private Sql() {
     }
@@ -60,12 +32,12 @@ final class Sql {
     record Peeked(String verdict, Answer answer, String owner, int fence, int attempts, long leaseMs) {
     }
 
-    record Claimed(String verdict, int fence, Answer answer, int attempts, long leaseMs) {
+    record Claimed(String verdict, int fence, Answer answer, long leaseMs) {
     }
 
     /** In a transaction of the caller's, without a savepoint. */
     static Started start(Connection connection, Name name, Request request, String traceparent) throws SQLException {
-        return start(connection, START_ALONE, name, request, traceparent);
+        return start(connection, Statements.START, name, request, traceparent);
     }
 
     private static Started start(Connection connection, String text, Name name, Request request, String traceparent) throws SQLException {
@@ -73,16 +45,16 @@ final class Sql {
             int at = request.bind(statement, 1, name.tenant);
             setAll(statement, at, name.scope, name.key, name.tenant, traceparent);
             ResultSet row = first(statement);
-            return started(row, row.getBytes("fingerprint"));
+            return started(row, row.getBytes("print"));
         }
     }
 
     /** salt: the tenant's, null where it is not known; it is remembered then. */
     static Started start(Connection connection, Name name, Request request, String traceparent, byte[] salt) throws SQLException {
         if (request.hashed == null) {
-            return start(connection, START, name, request, traceparent);
+            return start(connection, Statements.START + SAVEPOINT, name, request, traceparent);
         }
-        try (PreparedStatement statement = connection.prepareStatement(salt == null ? START_SALTED : START_KNOWN)) {
+        try (PreparedStatement statement = connection.prepareStatement((salt == null ? Statements.START_SALTED : Statements.START_KNOWN) + SAVEPOINT)) {
             int at = 1;
             byte[] known = request.hashed;
             if (salt == null) {
@@ -167,12 +139,12 @@ final class Sql {
 
     /** A finish that can be taken back. COMMIT does not travel with it: with preferQueryMode=simple it would come after an error, too. */
     static byte[] trial(Connection connection, Name name, Started started, Answer answer, boolean failed) throws SQLException {
-        return finish(connection, SAVE + FINISH, name, started, answer, failed);
+        return finish(connection, SAVE + Statements.FINISH, name, started, answer, failed);
     }
 
     /** Returns the body as it is stored. */
     static byte[] finish(Connection connection, Name name, Started started, Answer answer, boolean failed, boolean commit) throws SQLException {
-        return finish(connection, FINISH + (commit ? COMMIT : ""), name, started, answer, failed);
+        return finish(connection, Statements.FINISH + (commit ? COMMIT : ""), name, started, answer, failed);
     }
 
     private static byte[] finish(Connection connection, String text, Name name, Started started, Answer answer, boolean failed) throws SQLException {
@@ -187,36 +159,35 @@ final class Sql {
     }
 
     static void doubt(Connection connection, Name name, Started started, Doubt doubt, boolean commit) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(DOUBT + (commit ? COMMIT : ""))) {
-            setAll(statement, 1, name.scope, name.key, name.scope, name.key);
-            statement.setBytes(5, started.fingerprint);
-            setAll(statement, 6, name.tenant, started.traceparent, doubt.reason().code(), doubt.reason().message(),
-                doubt.status() == 0 ? null : doubt.status(), name.tenant);
+        try (PreparedStatement statement = connection.prepareStatement(Statements.DOUBT + (commit ? COMMIT : ""))) {
+            setAll(statement, 1, name.scope, name.key, name.tenant);
+            statement.setBytes(4, started.fingerprint);
+            setAll(statement, 5, started.traceparent, doubt.reason().code(), doubt.reason().message(), doubt.status() == 0 ? null : doubt.status());
             first(statement);
         }
     }
 
     static Peeked peek(Connection connection, Name name) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(PEEK)) {
+        try (PreparedStatement statement = connection.prepareStatement(Statements.PEEK)) {
             setAll(statement, 1, name.scope, name.key, name.tenant);
             ResultSet row = first(statement);
             return new Peeked(row.getString("verdict"), answer(row), row.getString("owner"), row.getInt("fence"), row.getInt("attempts"),
-                row.getLong("lease_ms"));
+                leaseMs(row));
         }
     }
 
     static Claimed claim(Connection connection, Name name, Request request, String owner, Double lease, Double retention,
                          String traceparent, Boolean takeover) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(String.format(CLAIM, request.sql))) {
+        try (PreparedStatement statement = connection.prepareStatement(String.format(Statements.CLAIM, request.sql))) {
             int at = request.bind(statement, 1, name.tenant);
             setAll(statement, at, name.scope, name.key, owner, lease, retention, name.tenant, traceparent, takeover);
             ResultSet row = first(statement);
-            return new Claimed(row.getString("verdict"), row.getInt("fence"), answer(row), row.getInt("attempts"), row.getLong("lease_ms"));
+            return new Claimed(row.getString("verdict"), row.getInt("fence"), answer(row), leaseMs(row));
         }
     }
 
     static boolean complete(Connection connection, Name name, int fence, Answer answer) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(COMPLETE)) {
+        try (PreparedStatement statement = connection.prepareStatement(Statements.COMPLETE)) {
             setAll(statement, 1, name.scope, name.key, fence);
             int at = setOutcome(statement, 4, answer);
             setAll(statement, at, answer.resultType(), answer.resultId(), name.tenant);
@@ -227,7 +198,7 @@ final class Sql {
     /** retryable null: the outcome is unknown. */
     static boolean fail(Connection connection, Name name, int fence, Boolean retryable, String code, String message, Answer answer)
         throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(FAIL)) {
+        try (PreparedStatement statement = connection.prepareStatement(Statements.FAIL)) {
             setAll(statement, 1, name.scope, name.key, fence, retryable, code, message);
             int at = setOutcome(statement, 7, answer);
             setAll(statement, at, name.tenant);
@@ -236,49 +207,54 @@ final class Sql {
     }
 
     static boolean renew(Connection connection, Name name, int fence, Double lease) throws SQLException {
-        return ask(connection, RENEW, name.scope, name.key, fence, lease, name.tenant);
+        return ask(connection, Statements.RENEW, name.scope, name.key, fence, lease, name.tenant);
     }
 
     static boolean release(Connection connection, Name name, int fence) throws SQLException {
-        return ask(connection, RELEASE, name.scope, name.key, fence, name.tenant);
+        return ask(connection, Statements.RELEASE, name.scope, name.key, fence, name.tenant);
     }
 
     static boolean tryLock(Connection connection, String resource) throws SQLException {
-        return ask(connection, "SELECT once.try_lock(?::text)", resource);
+        return ask(connection, Statements.TRY_LOCK, resource);
     }
 
     static boolean lock(Connection connection, String resource, double seconds) throws SQLException {
-        return ask(connection, "SELECT once.lock(?::text, make_interval(secs => ?::double precision))", resource, seconds);
+        return ask(connection, Statements.LOCK, resource, seconds);
     }
 
     static UUID emit(Connection connection, Event event, Name intent, String tenant, String traceparent) throws SQLException {
         boolean isLater = event.notBefore() != null;
-        try (PreparedStatement statement = connection.prepareStatement(String.format(EMIT, isLater ? "emit_later(?::timestamptz, " : "emit("))) {
+        try (PreparedStatement statement = connection.prepareStatement(isLater ? Statements.EMIT_LATER : Statements.EMIT)) {
+            setAll(statement, 1, event.topic(), event.payload());
+            int at = setEvent(statement, event, intent, tenant, traceparent);
             if (isLater) {
-                statement.setString(1, event.notBefore().toString());
+                statement.setString(at, event.notBefore().toString());
             }
-            setAll(statement, isLater ? 2 : 1, event.topic(), event.payload(), event.aggregateType(), event.aggregateId(), event.type(),
-                intent == null ? null : intent.scope, intent == null ? null : intent.key, event.headers(), tenant, traceparent);
-            return first(statement).getObject(1, UUID.class);
+            return UUID.fromString(first(statement).getString(1));
         }
     }
 
     static UUID emitBytes(Connection connection, Event event, byte[] payload, String contentType, Name intent, String tenant, String traceparent)
         throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(EMIT_BYTES)) {
+        try (PreparedStatement statement = connection.prepareStatement(Statements.EMIT_BYTES)) {
             statement.setString(1, event.topic());
             statement.setBytes(2, payload);
-            setAll(statement, 3, contentType, event.aggregateType(), event.aggregateId(), event.type(), intent == null ? null : intent.scope,
-                intent == null ? null : intent.key, event.headers(), tenant, traceparent);
-            return first(statement).getObject(1, UUID.class);
+            statement.setString(setEvent(statement, event, intent, tenant, traceparent), contentType);
+            return UUID.fromString(first(statement).getString(1));
         }
     }
 
+    /** The parameters after the payload; returns the number of the next one. */
+    private static int setEvent(PreparedStatement statement, Event event, Name intent, String tenant, String traceparent) throws SQLException {
+        setAll(statement, 3, event.aggregateType(), event.aggregateId(), event.type(), intent == null ? null : intent.scope,
+            intent == null ? null : intent.key, event.headers(), tenant, traceparent);
+        return 11;
+    }
+
     static boolean receive(Connection connection, Name name, Request request, String traceparent) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(String.format(RECEIVE, request.sql))) {
-            setAll(statement, 1, name.scope, name.key);
-            int at = request.bind(statement, 3, name.tenant);
-            setAll(statement, at, name.tenant, traceparent);
+        try (PreparedStatement statement = connection.prepareStatement(String.format(Statements.RECEIVE, request.sql))) {
+            int at = request.bind(statement, 1, name.tenant);
+            setAll(statement, at, name.scope, name.key, name.tenant, traceparent);
             return switch (first(statement).getString(1)) {
                 case "process" -> true;
                 case "duplicate" -> false;
@@ -326,6 +302,10 @@ final class Sql {
                 statement.setString(at++, (String) value);
             }
         }
+    }
+
+    private static long leaseMs(ResultSet row) throws SQLException {
+        return (long) (row.getDouble("lease_left_s") * 1000);
     }
 
     private static Answer answer(ResultSet row) throws SQLException {
