@@ -6,10 +6,14 @@
  */
 #include "ngx_http_once.h"
 
+/* spec: names */
+#define NAME_CHARACTERS_MAX 255
+#define TENANT_MALFORMED "The tenant must be valid UTF-8 of at most 255 characters, without control characters."
+/* end of spec */
+
 enum {
 	TURN_BYTES = 256 * 1024, /* hashed in one turn of the event loop */
 	PAGE_BYTES = 64 * 1024,  /* read from a file at once */
-	NAME_CHARACTERS_MAX = 255,
 	GUARD_MS = 10 * 1000,
 	SHORT_NAME = 64,
 	LENGTH_BYTES = 8
@@ -213,7 +217,7 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 			return NGX_ABORT;
 		}
 		if (!is_clean(&names->tenant)) {
-			names->detail = "The tenant must be valid UTF-8 of at most 255 characters, without control characters.";
+			names->detail = TENANT_MALFORMED;
 			return NGX_ABORT;
 		}
 	}

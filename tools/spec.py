@@ -31,6 +31,8 @@ KEYS = json.loads((SPEC / "keys.json").read_text())
 KEY_VECTORS = json.loads((ROOT / "spec/vectors/keys.json").read_text())["keys"]
 TELEMETRY = json.loads((SPEC / "telemetry.json").read_text())
 VERDICTS = json.loads((SPEC / "verdicts.json").read_text())["verdicts"]
+NAMES = json.loads((SPEC / "names.json").read_text())
+LOST_CLAIM = json.loads((SPEC / "verdicts.json").read_text())["lost_claim"]
 STATEMENTS = json.loads((SPEC / "statements.json").read_text())
 
 
@@ -163,7 +165,7 @@ def key_faults(suffix, width):
     if suffix == ".js":
         return lines
     most = KEYS["bytes_max"]
-    return lines + {".c": [], ".py": [f"_KEY_MAX = {most}"], ".go": ["", f"keyBytesMax = {most}"], ".java": [f"private static final int KEY_MAX = {most};"]}[suffix]
+    return lines + {".c": [], ".py": [f"KEY_MAX = {most}"], ".go": ["", f"keyBytesMax = {most}"], ".java": [f"private static final int KEY_MAX = {most};"]}[suffix]
 
 
 def key_cases(suffix, width):
@@ -273,6 +275,9 @@ AS_TEXT = ("jsonb", "timestamptz")  # the client sends it as text, which no driv
 CASTS = {".js": "{0}::{1}", ".go": "{0}::{1}", ".java": "{0}::{1}", ".py": "CAST({0} AS {1})"}  # SQLAlchemy takes a colon for a name
 
 
+GRANTED = ", ".join(f"'{word}'" for word, row in VERDICTS.items() if "claim" in row["says"] and row["then"] == "run")
+
+
 def of_language(language, text):
     return text if isinstance(text, str) else text.get(language, text.get("default"))
 
@@ -280,7 +285,7 @@ def of_language(language, text):
 def statement(suffix, row, request):
     """A statement's text in a language. request: its kind; None: a statement without [print], or Java's template, where %s stands for that."""
     language, kind = LANGUAGES[suffix], STATEMENTS["requests"].get(request, {"parameters": [], "sql": "%s"})
-    fragments = {name: of_language(language, text) for name, text in STATEMENTS["fragments"].items()} | {"print": kind["sql"]}
+    fragments = {name: of_language(language, text) for name, text in STATEMENTS["fragments"].items()} | {"print": kind["sql"], "granted": GRANTED}
     numbers = {name: number for number, name in enumerate(dict.fromkeys([*kind["parameters"], *row["parameters"]]), 1)}
     text = of_language(language, row["sql"])
     if unused := set(row["parameters"]) - set(re.findall(r"\{(\w+)\}", re.sub(r"\[(\w+)\]", lambda found: fragments[found[1]], text))):
@@ -364,6 +369,41 @@ def verdicts(suffix, width):
             reason = f"OnceException.Reason.{name.upper()}" if code else "null"
             lines += [f"/** {row['about'][0].upper()}{row['about'][1:]}. */".replace("`", ""), f'{word.upper()}("{word}", Then.{then.upper()}, "{name}", {reason}){end}']
     return lines
+
+
+def lost_claim(suffix, width):
+    lines = remark(suffix, LOST_CLAIM["about"], width)
+    cases = {name: LOST_CLAIM[name] for name in ("first", "without_takeover", "otherwise")}
+    longest = max(len("lost" + camel(name)) for name in cases)  # gofmt puts the "=" below each other
+    for name, word in cases.items():
+        if suffix == ".c":
+            lines.append(f"static const once_verdict lost_{name} = {VERDICTS[word]['c'][0]};")
+        elif suffix == ".js":
+            lines.append(f"const LOST_{name.upper()} = '{word}';")
+        elif suffix == ".py":
+            lines.append(f'LOST_{name.upper()} = "{word}"')
+        elif suffix == ".go":
+            lines.append(f'{"lost" + camel(name):{longest}} = "{word}"')
+        else:
+            lines.append(f"static final Verdict LOST_{name.upper()} = {word.upper()};")
+    return lines
+
+
+def names(suffix, width):
+    most, sentence = NAMES["characters_max"], quoted(suffix, NAMES["tenant_malformed"].format(max=NAMES["characters_max"]))
+    if suffix == ".h":
+        return [f"NAME_BYTES_MAX = {most} * 4, /* of a scope or a tenant: its characters in UTF-8 */"]
+    if suffix == ".c":
+        return [f"#define NAME_CHARACTERS_MAX {most}", f"#define TENANT_MALFORMED {sentence}"]
+    if suffix == ".go":
+        return [f"nameCharsMax    = {most}", f"tenantMalformed = {sentence}"]
+    form = {".js": "const {} = {};", ".py": "_{} = {}", ".java": "private static final {} = {};"}[suffix]
+    kinds = ("int ", "String ") if suffix == ".java" else ("", "")
+    return [form.format(kinds[0] + "NAME_CHARACTERS_MAX", most), form.format(kinds[1] + "TENANT_MALFORMED", sentence)]
+
+
+def key_max(suffix, width):
+    return [{".js": "const KEY_MAX = {};", ".java": "private static final int KEY_LENGTH = {};"}[suffix].format(KEYS["bytes_max"])]
 
 
 def verdict_names(suffix, width):
@@ -461,16 +501,20 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries, "statements": statements,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries, "statements": statements, "lost-claim": lost_claim, "names": names, "key-max": key_max,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
     "lib/src/error.c": ["errors"],
     "lib/src/execute.c": ["retries"],
     "lib/src/names.c": ["verdict-names"],
+    "lib/src/settle.c": ["lost-claim"],
+    "lib/src/internal.h": ["names"],
+    "gateway/ngx_http_once_request.c": ["names"],
     "lib/src/key.c": ["key-faults"],
-    "clients/node/lib/key.js": ["key-faults"],
-    "clients/go/key.go": ["key-faults"],
+    "clients/node/lib/key.js": ["key-max", "key-faults"],
+    "clients/node/lib/request.js": ["names"],
+    "clients/go/key.go": ["key-faults", "names"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/KeyHeader.java": ["key-faults"],
     "tests/http/test_key.c": ["key-cases"],
     "lib/http/http.h": ["problem-names"],
@@ -484,7 +528,7 @@ SOURCES = {
     "clients/python/src/pgonce/_sql.py": ["statements"],
     "clients/go/statements.go": ["statements"],
     "clients/java/pgonce/src/main/java/io/pgonce/Statements.java": ["statements"],
-    "clients/node/lib/verdicts.js": ["verdicts"],
+    "clients/node/lib/verdicts.js": ["lost-claim", "verdicts"],
     "clients/node/lib/transaction.js": ["retries"],
     "clients/node/lib/guard.js": ["statuses-rolled-back"],
     "clients/node/lib/lease.js": ["statuses-asking", "statuses-asking-always"],
@@ -493,12 +537,13 @@ SOURCES = {
     "clients/python/src/pgonce/errors.py": ["errors"],
     "clients/python/src/pgonce/_core.py": ["retries"],
     "clients/python/src/pgonce/_reasons.py": ["reasons"],
-    "clients/python/src/pgonce/_verdicts.py": ["verdicts"],
+    "clients/python/src/pgonce/_verdicts.py": ["lost-claim", "verdicts"],
+    "clients/python/src/pgonce/_gate.py": ["names"],
     "clients/python/src/pgonce/http.py": ["key-faults", "problem-base", "problems", "headers-kept", "headers-never", "headers-secret", "statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/go/errors.go": ["errors"],
     "clients/go/client.go": ["retries"],
     "clients/go/reasons.go": ["reasons"],
-    "clients/go/verdicts.go": ["verdicts"],
+    "clients/go/verdicts.go": ["lost-claim", "verdicts"],
     "clients/go/refuse.go": ["error-problems"],
     "clients/go/middleware.go": ["statuses-rolled-back", "statuses-asking-always", "statuses-asking"],
     "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
@@ -507,7 +552,8 @@ SOURCES = {
     "clients/java/pgonce/src/main/java/io/pgonce/Retries.java": ["retries"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Ending.java": ["statuses-rolled-back", "statuses-asking", "statuses-asking-always"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
-    "clients/java/pgonce/src/main/java/io/pgonce/Verdict.java": ["verdicts"],
+    "clients/java/pgonce/src/main/java/io/pgonce/Verdict.java": ["verdicts", "lost-claim"],
+    "clients/java/pgonce-spring-boot-starter/src/main/java/io/pgonce/spring/HttpOnce.java": ["key-max", "names"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems", "problem-base", "error-problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/StoredReason.java": ["reasons"],
     "cli/operate/story.c": ["verdicts-shown"],
@@ -553,7 +599,9 @@ def verdict_numbers():
     wanted = {row["c"][0]: row["c"][1] for row in VERDICTS.values()}
     enum = re.search(r"ONCE_VERDICT_NONE = 0,(.*?)\} once_verdict;", (ROOT / "include/pgonce.h").read_text(), re.S)[1]
     found = {name: int(number) for name, number in re.findall(r"\b(ONCE_\w+) = (\d+)", enum)}
-    return [f"include/pgonce.h: {name} is {found.get(name)} in once_verdict, and {wanted.get(name)} in spec/verdicts.json"
+    most = re.search(r"#define ONCE_KEY_BYTES_MAX (\d+)", (ROOT / "include/pgonce.h").read_text())[1]
+    longest = [f"include/pgonce.h: ONCE_KEY_BYTES_MAX is {most}, and spec/keys.json has another bytes_max"] if most != str(KEYS["bytes_max"]) else []
+    return longest + [f"include/pgonce.h: {name} is {found.get(name)} in once_verdict, and {wanted.get(name)} in spec/verdicts.json"
             for name in sorted(wanted.keys() | found.keys()) if wanted.get(name) != found.get(name)]  # fmt: skip
 
 

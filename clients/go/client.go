@@ -25,9 +25,9 @@ func New[T any](door Door[T], defaults ...Option) *Client[T] {
 
 const (
 	// spec: retries
-	backoffFirst    = 5 * time.Millisecond     // how long the first pause is at most
-	backoffMax      = 1000 * time.Millisecond  // and any pause
-	deadlineDefault = 30000 * time.Millisecond // when a call gives up, unless it says otherwise
+	backoffFirst    = 5 * time.Millisecond     // the longest first pause
+	backoffMax      = 1000 * time.Millisecond  // the longest pause
+	deadlineDefault = 30000 * time.Millisecond // the default deadline of a call
 	// end of spec
 )
 

@@ -187,7 +187,12 @@ func (in *keyReader) parameters() bool {
 	return true
 }
 
-const nameCharsMax = 255
+const (
+	// spec: names
+	nameCharsMax    = 255
+	tenantMalformed = "The tenant must be valid UTF-8 of at most 255 characters, without control characters."
+	// end of spec
+)
 
 // isName says whether the database takes a text as a tenant.
 func isName(text string) bool {

@@ -148,8 +148,7 @@ func seconds(d time.Duration) any {
 	return d.Truncate(time.Millisecond).Seconds()
 }
 
-// A claim of ours whose answer was lost. A single attempt is the first whose work may start; any
-// other may have taken over from one that fell silent, unless it takes nothing over.
+// adopt looks whether a claim of ours whose reply was lost has been granted.
 func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner string) *Lease {
 	var found row
 	var left *float64
@@ -160,14 +159,7 @@ func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner stri
 	if err != nil || value(who) != owner || found.verdict != "processing_active" {
 		return nil
 	}
-	switch {
-	case value(attempts) == 1:
-		found.verdict = "new_claim"
-	case o.noTakeover:
-		found.verdict = "retryable_failure"
-	default:
-		found.verdict = "processing_stale"
-	}
+	found.verdict = verdictOfLost(value(attempts), o.noTakeover)
 	return newLease(ctx, c.door, o, scope, key, &found, asked, value(left))
 }
 

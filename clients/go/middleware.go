@@ -50,7 +50,7 @@ func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if !isName(c.tenant) {
-			m.refuse(c, problemTenantMissing, refusal{more: "The tenant must be valid UTF-8 of at most 255 characters, without control characters."})
+			m.refuse(c, problemTenantMissing, refusal{more: tenantMalformed})
 			return
 		}
 	}

@@ -18,6 +18,29 @@ const (
 	toRefuse
 )
 
+const (
+	// spec: lost-claim
+	// The verdict of a claim whose reply was lost, if a look shows that this caller holds it. first: the intent has had one attempt, so no work
+	// began before; a released attempt is not counted. without_takeover: the claim takes over from no silent attempt, so the earlier ones had no
+	// effect. otherwise: it may have taken over from one.
+	lostFirst           = "new_claim"
+	lostWithoutTakeover = "retryable_failure"
+	lostOtherwise       = "processing_stale"
+	// end of spec
+)
+
+// verdictOfLost is of a claim whose reply was lost. attempts: of the intent, as a look shows them.
+func verdictOfLost(attempts int32, noTakeover bool) string {
+	switch {
+	case attempts == 1:
+		return lostFirst
+	case noTakeover:
+		return lostWithoutTakeover
+	default:
+		return lostOtherwise
+	}
+}
+
 var verdicts = map[string]decision{
 	// spec: verdicts
 	"proceed":           {toRun, nil},

@@ -27,7 +27,7 @@ enum {
 	OWNER_BYTES_MAX = 200,
 	SALTS_SETS = 64,
 	SALTS_WAYS = 4,
-	SALT_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
+	SALT_TENANT_MAX = NAME_BYTES_MAX,
 	CAUSE_BYTES_MAX = 240,
 	/* Reports are retried for so many operation timeouts after their submitters got an error. */
 	BACKGROUND_TIMEOUTS = 9

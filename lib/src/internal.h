@@ -17,7 +17,10 @@ enum {
 };
 
 enum {
-	SESSION_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
+	/* spec: names */
+	NAME_BYTES_MAX = 255 * 4, /* of a scope or a tenant: its characters in UTF-8 */
+	/* end of spec */
+	SESSION_TENANT_MAX = NAME_BYTES_MAX,
 	SALT_BYTES = 32,
 	CALL_PARAMETERS_MAX = 13,
 	/*

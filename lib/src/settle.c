@@ -89,18 +89,25 @@ static bool is_ours(const once_operation *operation, const once_answer *answer)
 	return false;
 }
 
+/* spec: lost-claim */
 /*
- * The claim was granted in a statement whose answer was lost. Its verdict is not stored: a single
- * attempt is the first whose work may start, since released ones are not counted; a claim that
- * never takes over follows attempts without an effect; any other may have taken over from a lost
- * attempt, and the caller must be told so.
+ * The verdict of a claim whose reply was lost, if a look shows that this caller holds it. first:
+ * the intent has had one attempt, so no work began before; a released attempt is not counted.
+ * without_takeover: the claim takes over from no silent attempt, so the earlier ones had no
+ * effect. otherwise: it may have taken over from one.
  */
+static const once_verdict lost_first = ONCE_NEW_CLAIM;
+static const once_verdict lost_without_takeover = ONCE_RETRYABLE_FAILURE;
+static const once_verdict lost_otherwise = ONCE_PROCESSING_STALE;
+/* end of spec */
+
+/* The claim was granted, but the reply with its verdict was lost, and no row has it. */
 static once_verdict verdict_of_lost(const once_operation *operation, const once_answer *answer)
 {
 	if (answer->attempts == 1) {
-		return ONCE_NEW_CLAIM;
+		return lost_first;
 	}
-	return operation->intent.on_stale == ONCE_ON_STALE_IN_DOUBT ? ONCE_RETRYABLE_FAILURE : ONCE_PROCESSING_STALE;
+	return operation->intent.on_stale == ONCE_ON_STALE_IN_DOUBT ? lost_without_takeover : lost_otherwise;
 }
 
 static void adopt(once_operation *operation, const once_answer *answer)
@@ -132,7 +139,7 @@ static void settle_question(once_operation *operation, const once_answer *answer
 	assert(operation->peeks);
 	bool ours = is_ours(operation, answer);
 	bool nobody = operation->done == NULL;
-	bool unrun = verdict_of_lost(operation, answer) != ONCE_PROCESSING_STALE;
+	bool unrun = verdict_of_lost(operation, answer) != lost_otherwise;
 	if (ours && nobody) {
 		give_back(operation, answer->fence, unrun);
 	} else if (ours && answer->verdict == ONCE_PROCESSING_ACTIVE) {

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture
 def copy(tmp_path):
     """The sources that hold facts, and all SQL, where they may be changed."""
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "spec", "tools/spec.py", "contract", "native", "lib", "clients", "docs", "tests/http", "include", "cli/operate"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "spec", "tools/spec.py", "contract", "native", "lib", "clients", "docs", "tests/http", "include", "cli/operate", "gateway"], capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if pathlib.Path(name).suffix in (".json", ".py", ".sql", ".c", ".h", ".js", ".go", ".java", ".md"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -92,3 +92,21 @@ def test_each_row_is_in_the_reference_with_its_whole_hint():
     page = (ROOT / "docs/sql.md").read_text()
     for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items():
         assert f"| {code} | {row['name']} | {'yes' if row['retry'] else 'no'} | {row['message']} | {row['hint']} |" in page
+
+
+def test_a_parameter_that_a_statement_does_not_use_is_found(copy):
+    change(copy / "spec/statements.json", "once.release({scope}, {key}, {fence}, {tenant})", "once.release({scope}, {key}, {fence}, '')")
+    code, said = check(copy)
+    assert code == 1 and "does not use ['tenant']" in said
+
+
+def test_a_statement_that_is_changed_by_hand_is_found(copy):
+    change(copy / "clients/node/lib/statements.js", "once.release($1::text", "once.release($2::text")
+    code, said = check(copy)
+    assert code == 1 and "clients/node/lib/statements.js" in said
+
+
+def test_the_longest_key_of_the_header_is_compared(copy):
+    change(copy / "include/pgonce.h", "#define ONCE_KEY_BYTES_MAX 255", "#define ONCE_KEY_BYTES_MAX 254")
+    code, said = check(copy)
+    assert code == 1 and "ONCE_KEY_BYTES_MAX is 254" in said

@@ -9,7 +9,7 @@ const contract = require('./contract');
 const errors = require('./errors');
 const {Session} = require('./session');
 const {marked, repeat} = require('./transaction');
-const {mayRun} = require('./verdicts');
+const {mayRun, verdictOfLost} = require('./verdicts');
 
 /** One statement in a transaction of its own. */
 async function ask(pool, statement, wait) {
@@ -111,9 +111,7 @@ class Claim {
 async function ours(pool, intent, owner, takeover) {
   const found = contract.peeked(await ask(pool, contract.peek(intent)));
   if (found.owner !== owner || found.state !== 'processing') return undefined;
-  // Of an intent that had attempts before, it cannot be told from a takeover of one that fell silent, unless it takes nothing over.
-  const again = takeover === false ? 'retryable_failure' : 'processing_stale';
-  return {verdict: found.attempts === 1 ? 'new_claim' : again, fence: found.fence, leaseMs: found.leaseMs};
+  return {verdict: verdictOfLost(found.attempts, takeover), fence: found.fence, leaseMs: found.leaseMs};
 }
 
 async function claim(pool, intent, options = {}) {

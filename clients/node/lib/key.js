@@ -2,6 +2,10 @@
 // The key in the value of an Idempotency-Key header: docs/fingerprint.md, held to spec/vectors/keys.json. A bad key is never ignored: the request would run unprotected.
 'use strict';
 
+// spec: key-max
+const KEY_MAX = 255;
+// end of spec
+
 const FAULTS = {
   // spec: key-faults
   empty: 'The key is empty.',
@@ -36,8 +40,8 @@ function faultOfParameters(text, at) {
   return at === text.length ? undefined : FAULTS.trailing;
 }
 
-/** {key} or {fault}: the sentence that says why it is none. */
-function keyOfHeader(value, {strict = false, lengthMax = 255} = {}) {
+/** {key}, or {fault}: the sentence that says why the header has no key. */
+function keyOfHeader(value, {strict = false, lengthMax = KEY_MAX} = {}) {
   if (/[^ -~]/.test(value)) return {fault: FAULTS.bad_byte};
   const text = value.replace(/^ +| +$/g, '');
   if (text === '') return {fault: FAULTS.empty};
@@ -65,4 +69,4 @@ function keyOfHeader(value, {strict = false, lengthMax = 255} = {}) {
   return key === '' ? {fault: FAULTS.empty} : {key};
 }
 
-module.exports = {keyOfHeader};
+module.exports = {KEY_MAX, keyOfHeader};

@@ -5,9 +5,13 @@
 const {nameOf} = require('./contract');
 const errors = require('./errors');
 const headers = require('./headers');
-const {keyOfHeader} = require('./key');
+const {KEY_MAX, keyOfHeader} = require('./key');
 const {checkBase} = require('./problem');
 
+// spec: names
+const NAME_CHARACTERS_MAX = 255;
+const TENANT_MALFORMED = 'The tenant must be valid UTF-8 of at most 255 characters, without control characters.';
+// end of spec
 const HANDLER_MS = 30000;
 const TRACEPARENT = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;
 const MODES = ['transaction', 'lease'];
@@ -15,7 +19,7 @@ const MODES = ['transaction', 'lease'];
 /** The options of a middleware, with their defaults. */
 function checked(logger, {
   scope, tenant, mode = 'transaction', required = true, waitMs = 0, handlerMs = HANDLER_MS, responseMax = 1 << 20, bodyMax = 16 << 20, methods = ['POST', 'PATCH'], headers: list,
-  host = true, canonicalJson = false, strictKeys = false, keyLength = 255, isolation, gateway = false, problemBase, ...rest
+  host = true, canonicalJson = false, strictKeys = false, keyLength = KEY_MAX, isolation, gateway = false, problemBase, ...rest
 }) {
   const strange = Object.keys(rest)[0];
   if (strange) throw new TypeError(`pgonce: there is no option ${strange}`);
@@ -56,7 +60,7 @@ function keyIn(req, {strictKeys, keyLength}) {
 }
 
 /** The key of a request that no middleware has seen, for a claim. */
-function keyOf(req, {strict = false, lengthMax = 255} = {}) {
+function keyOf(req, {strict = false, lengthMax = KEY_MAX} = {}) {
   const {key, slug, more} = keyIn(req.raw ?? req, {strictKeys: strict, keyLength: lengthMax});
   if (!slug) return key;
   const error = new errors.OnceError('key_malformed', more ?? 'one Idempotency-Key header is needed', {sqlstate: 'P4001', status: 400});
@@ -87,8 +91,8 @@ function named(options, req, tenantOf, body) {
   if (options.tenant) {
     tenant = nameOf(tenantOf, 'tenant');
     if (tenant === null || tenant === '') return refuse('tenant-missing');
-    if ([...tenant].length > 255 || /[\0-\x1f\x7f]/.test(tenant) || !(tenant.isWellFormed?.() ?? true)) {
-      return refuse('tenant-missing', 'The tenant must be valid UTF-8 of at most 255 characters, without control characters.');
+    if ([...tenant].length > NAME_CHARACTERS_MAX || /[\0-\x1f\x7f]/.test(tenant) || !(tenant.isWellFormed?.() ?? true)) {
+      return refuse('tenant-missing', TENANT_MALFORMED);
     }
   }
   if (body === null) return refuse('body-too-large');

@@ -70,7 +70,7 @@ module.exports = {
   // Put an intent in doubt: claim it, and report an unknown outcome at once. NULL: another attempt has claimed it or has finished, and its claim
   // is left alone.
   // Parameters: scope, key, tenant, fingerprint, traceparent, error_code, error_message, status.
-  doubt: 'SELECT CASE WHEN c.verdict IN (\'new_claim\', \'retryable_failure\', \'processing_stale\') THEN once.fail(c.scope, c.key, c.fence, NULL, ' +
+  doubt: 'SELECT CASE WHEN c.verdict IN (\'new_claim\', \'processing_stale\', \'retryable_failure\') THEN once.fail(c.scope, c.key, c.fence, NULL, ' +
     'c.error_code, c.error_message, response_status => c.status, tenant => c.tenant) END FROM (SELECT i.*, s.verdict, s.fence FROM (SELECT ' +
     '$1::text AS scope, $2::text AS key, $3::text AS tenant, $4::bytea AS print, $5::text AS traceparent, $6::text AS error_code, $7::text AS' +
     ' error_message, $8::integer AS status) AS i, LATERAL once.claim(i.scope, i.key, i.print, tenant => i.tenant, traceparent => ' +

@@ -11,9 +11,9 @@ const reasons = require('./reasons');
 const {Session} = require('./session');
 
 // spec: retries
-const BACKOFF_FIRST_MS = 5; // how long the first pause is at most
-const BACKOFF_MAX_MS = 1000; // and any pause
-const DEADLINE_MS = 30000; // when a call gives up, unless it says otherwise
+const BACKOFF_FIRST_MS = 5; // the longest first pause
+const BACKOFF_MAX_MS = 1000; // the longest pause
+const DEADLINE_MS = 30000; // the default deadline of a call
 // end of spec
 const KEPT_ALWAYS = 8192; // bytes of a body, and characters of headers, that every scope keeps: below it, P4060 cannot come
 

@@ -2,6 +2,15 @@
 // What a verdict of the contract means: whether the work may run (then), what a span and a count call it (told), and with which error it is thrown.
 'use strict';
 
+// spec: lost-claim
+// The verdict of a claim whose reply was lost, if a look shows that this caller holds it. first: the intent has had one attempt, so no work began
+// before; a released attempt is not counted. without_takeover: the claim takes over from no silent attempt, so the earlier ones had no effect.
+// otherwise: it may have taken over from one.
+const LOST_FIRST = 'new_claim';
+const LOST_WITHOUT_TAKEOVER = 'retryable_failure';
+const LOST_OTHERWISE = 'processing_stale';
+// end of spec
+
 const VERDICTS = {
   // spec: verdicts
   proceed: {then: 'run', told: 'proceed'},
@@ -21,7 +30,10 @@ const BY_CODE = Object.fromEntries(Object.entries(VERDICTS).filter(([, row]) => 
 
 const mayRun = (verdict) => VERDICTS[verdict]?.then === 'run';
 
-/** The verdict that an error's code is; undefined: of none. */
+/** attempts: of the intent, as a look shows them. takeover: the option of the claim. */
+const verdictOfLost = (attempts, takeover) => (attempts === 1 ? LOST_FIRST : takeover === false ? LOST_WITHOUT_TAKEOVER : LOST_OTHERWISE);
+
+/** The verdict of an error's code; undefined: the error is no verdict. */
 const verdictOf = (code) => BY_CODE[code];
 
-module.exports = {VERDICTS, mayRun, verdictOf};
+module.exports = {VERDICTS, mayRun, verdictOf, verdictOfLost};

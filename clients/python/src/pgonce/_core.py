@@ -21,13 +21,13 @@ from . import _reasons, _sql, errors
 from ._drivers import Source
 from ._fingerprint import fingerprint, hashed_of, remember, salt_of
 from ._io import Steps
-from ._verdicts import may_run
+from ._verdicts import may_run, verdict_of_lost
 from .answer import Answer, Outcome, fingerprint_of, name_of, outcome_of, stored
 
 # spec: retries
-BACKOFF_FIRST_S = 0.005  # how long the first pause is at most
-BACKOFF_MAX_S = 1.0  # and any pause
-DEADLINE_S = 30.0  # when a call gives up, unless it says otherwise
+BACKOFF_FIRST_S = 0.005  # the longest first pause
+BACKOFF_MAX_S = 1.0  # the longest pause
+DEADLINE_S = 30.0  # the default deadline of a call
 # end of spec
 # What the contract takes for any scope, of a body and of headers: up to it P4060 cannot come.
 NEVER_TOO_LARGE = 8192
@@ -469,9 +469,7 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
         if verdict == "processing_active" and (twice or tries > 0):
             peeked, _ = yield from insist(source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
             if peeked[12] == owner:
-                # After earlier attempts it cannot be told from a takeover, unless it takes nothing over.
-                again = "retryable_failure" if terms.takeover is False else "processing_stale"
-                box.append(Granted(peeked[1], "new_claim" if peeked[13] == 1 else again, peeked[11], peeked[10]))
+                box.append(Granted(peeked[1], verdict_of_lost(peeked[13], terms.takeover), peeked[11], peeked[10]))
                 return None
         pause = pause_s(tries + 1)
         if verdict != "processing_active" or time.monotonic() - start + pause >= options.wait:

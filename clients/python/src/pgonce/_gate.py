@@ -20,6 +20,10 @@ from .answer import Answer, Outcome, name_of
 _log = logging.getLogger("pgonce")
 
 HOLD_MAX = 64 << 20
+# spec: names
+_NAME_CHARACTERS_MAX = 255
+_TENANT_MALFORMED = "The tenant must be valid UTF-8 of at most 255 characters, without control characters."
+# end of spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Policy:
     body_max: int = 16 << 20
     response_max: int = 1 << 20
     strict: bool = False
-    key_length: int = 255
+    key_length: int = http.KEY_MAX
     headers: Optional[Sequence[str]] = None
     canonical_json: bool = False
     deadline: float = _core.DEADLINE_S
@@ -57,8 +61,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         http.check_base(self.problem_base)
-        if not 1 <= self.key_length <= 255 or not 1 <= self.response_max <= HOLD_MAX:
-            raise errors.UsageError("key_length is 1 to 255, response_max 1 byte to 64 MiB")
+        if not 1 <= self.key_length <= http.KEY_MAX or not 1 <= self.response_max <= HOLD_MAX:
+            raise errors.UsageError(f"key_length is 1 to {http.KEY_MAX}, response_max 1 byte to 64 MiB")
         if self.mode not in ("transaction", "lease") or self.handler_ms < 1:
             raise errors.UsageError("mode is 'transaction' or 'lease', and handler_ms at least 1")
         if not isinstance(self.gateway, bool):
@@ -138,13 +142,8 @@ def tenant_of(policy: Policy, given: Any) -> str:
     given = name_of(given, "tenant")
     if not given:
         raise Refused(policy.problem("tenant-missing"))
-    if len(given) > 255 or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in given):
-        raise Refused(
-            policy.problem(
-                "tenant-missing",
-                "The tenant must be valid UTF-8 of at most 255 characters, without control characters.",
-            )
-        )
+    if len(given) > _NAME_CHARACTERS_MAX or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in given):
+        raise Refused(policy.problem("tenant-missing", _TENANT_MALFORMED))
     return str(given)
 
 

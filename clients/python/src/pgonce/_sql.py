@@ -113,7 +113,7 @@ FAIL = (
 # left alone.
 # Parameters: scope, key, tenant, fingerprint, traceparent, error_code, error_message, status.
 DOUBT = (
-    "SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure', 'processing_stale') THEN once.fail(c.scope, c.key, c.fence, NULL, "
+    "SELECT CASE WHEN c.verdict IN ('new_claim', 'processing_stale', 'retryable_failure') THEN once.fail(c.scope, c.key, c.fence, NULL, "
     "c.error_code, c.error_message, response_status => c.status, tenant => c.tenant) END FROM (SELECT i.*, s.verdict, s.fence FROM (SELECT "
     "CAST($1 AS text) AS scope, CAST($2 AS text) AS key, CAST($3 AS text) AS tenant, CAST($4 AS bytea) AS print, CAST($5 AS text) AS "
     "traceparent, CAST($6 AS text) AS error_code, CAST($7 AS text) AS error_message, CAST($8 AS integer) AS status) AS i, LATERAL "

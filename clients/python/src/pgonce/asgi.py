@@ -45,7 +45,7 @@ async def transaction(request: Request) -> Any:
     return scope[_TX]
 
 
-def key_of(request: Request, *, strict: bool = False, key_length: int = 255) -> str:
+def key_of(request: Request, *, strict: bool = False, key_length: int = http.KEY_MAX) -> str:
     """The key of a request that the middleware leaves alone, for a claim: by the header's grammar. Raises KeyMalformed."""
     policy = _gate.Policy(scope="", tenant=None, strict=strict, key_length=key_length)
     try:

@@ -26,7 +26,7 @@ _TRAILING = "After the quoted key comes something that is not a parameter; a lis
 _BAD_PARAMETER = "A parameter after the quoted key is malformed."
 _NOT_A_STRING = "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; without quotes it holds characters that are not allowed there, or quotes are required."
 _TOO_LONG = "The key is too long."
-_KEY_MAX = 255
+KEY_MAX = 255
 # end of spec
 
 _SPACED = ' "\\,;'
@@ -65,7 +65,7 @@ def _parameters_end(text: str) -> int:
     return at
 
 
-def key_of_header(value: str, strict: bool = False, length_max: int = _KEY_MAX) -> str:
+def key_of_header(value: str, strict: bool = False, length_max: int = KEY_MAX) -> str:
     """The key in an Idempotency-Key header; raises BadKey. docs/fingerprint.md specifies it."""
     if not _PRINTABLE.match(value):
         raise BadKey(_BAD_BYTE)

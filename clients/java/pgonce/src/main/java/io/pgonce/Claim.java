@@ -116,9 +116,7 @@ public final class Claim implements AutoCloseable {
                     if ("processing_active".equals(answer.verdict())) {
                         Sql.Peeked there = Sql.peek(connection, name);
                         if (owner.equals(there.owner()) && "processing_active".equals(there.verdict())) {
-                            // One that takes nothing over follows attempts that had no effect.
-                            String again = Boolean.FALSE.equals(options.takeover) ? "retryable_failure" : "processing_stale";
-                            return new Sql.Claimed(there.attempts() == 1 ? "new_claim" : again, there.fence(), answer.answer(), there.leaseMs());
+                            return new Sql.Claimed(Verdict.ofLost(there.attempts(), options.takeover).word, there.fence(), answer.answer(), there.leaseMs());
                         }
                     }
                     return answer;

@@ -10,11 +10,11 @@ import java.util.concurrent.ThreadLocalRandom;
 /** What an error means for a retry, and how long to pause before it. Decides by SQLSTATE alone. */
 final class Retries {
     // spec: retries
-    /** How long the first pause is at most. */
+    /** The longest first pause. */
     static final long BACKOFF_FIRST_MS = 5;
-    /** And any pause. */
+    /** The longest pause. */
     static final long BACKOFF_MAX_MS = 1000;
-    /** When a call gives up, unless it says otherwise. */
+    /** The default deadline of a call. */
     static final long DEADLINE_MS = 30000;
     // end of spec
     private static final int CAUSES_MAX = 64;

@@ -53,7 +53,7 @@ final class Statements {
     // Put an intent in doubt: claim it, and report an unknown outcome at once. NULL: another attempt has claimed it or has finished, and
     // its claim is left alone.
     // Parameters: scope, key, tenant, fingerprint, traceparent, error_code, error_message, status.
-    static final String DOUBT = "SELECT CASE WHEN c.verdict IN ('new_claim', 'retryable_failure', 'processing_stale') THEN once.fail(c.scope, c.key, c.fence,"
+    static final String DOUBT = "SELECT CASE WHEN c.verdict IN ('new_claim', 'processing_stale', 'retryable_failure') THEN once.fail(c.scope, c.key, c.fence,"
         + " NULL, c.error_code, c.error_message, response_status => c.status, tenant => c.tenant) END FROM (SELECT i.*, s.verdict, "
         + "s.fence FROM (SELECT ?::text AS scope, ?::text AS key, ?::text AS tenant, ?::bytea AS print, ?::text AS traceparent, ?::text"
         + " AS error_code, ?::text AS error_message, ?::integer AS status) AS i, LATERAL once.claim(i.scope, i.key, i.print, tenant => "

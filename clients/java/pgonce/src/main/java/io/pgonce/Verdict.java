@@ -42,7 +42,24 @@ enum Verdict {
         this.reason = reason;
     }
 
-    /** Null: none that this version knows. */
+    // spec: lost-claim
+    // The verdict of a claim whose reply was lost, if a look shows that this caller holds it. first: the intent has had one attempt, so
+    // no work began before; a released attempt is not counted. without_takeover: the claim takes over from no silent attempt, so the
+    // earlier ones had no effect. otherwise: it may have taken over from one.
+    static final Verdict LOST_FIRST = NEW_CLAIM;
+    static final Verdict LOST_WITHOUT_TAKEOVER = RETRYABLE_FAILURE;
+    static final Verdict LOST_OTHERWISE = PROCESSING_STALE;
+    // end of spec
+
+    /** Of a claim whose reply was lost. attempts: of the intent, as a look shows them; takeover: the option of the claim, or null. */
+    static Verdict ofLost(int attempts, Boolean takeover) {
+        if (attempts == 1) {
+            return LOST_FIRST;
+        }
+        return Boolean.FALSE.equals(takeover) ? LOST_WITHOUT_TAKEOVER : LOST_OTHERWISE;
+    }
+
+    /** Null: this version does not know the word. */
     static Verdict of(String word) {
         for (Verdict verdict : values()) {
             if (verdict.word.equals(word)) {

@@ -37,7 +37,13 @@ import org.springframework.http.ResponseEntity;
 public final class HttpOnce {
     private static final Log LOG = LogFactory.getLog(HttpOnce.class);
     private static final String KEY = "Idempotency-Key";
+    // spec: key-max
     private static final int KEY_LENGTH = 255;
+    // end of spec
+    // spec: names
+    private static final int NAME_CHARACTERS_MAX = 255;
+    private static final String TENANT_MALFORMED = "The tenant must be valid UTF-8 of at most 255 characters, without control characters.";
+    // end of spec
     private static final int CAUSES_MAX = 16;
 
     private final Once once;
@@ -123,9 +129,9 @@ public final class HttpOnce {
         String tenant = tenants.tenantOf(request);
         if (tenant == null || tenant.isEmpty()) {
             throw new Refused(Problem.TENANT_MISSING, null);
-        } else if (tenant.codePointCount(0, tenant.length()) > 255 || tenant.chars().anyMatch(c -> c < ' ' || c == 0x7f)
+        } else if (tenant.codePointCount(0, tenant.length()) > NAME_CHARACTERS_MAX || tenant.chars().anyMatch(c -> c < ' ' || c == 0x7f)
             || !StandardCharsets.UTF_8.newEncoder().canEncode(tenant)) {
-            throw new Refused(Problem.TENANT_MISSING, "The tenant must be valid UTF-8 of at most 255 characters, without control characters.");
+            throw new Refused(Problem.TENANT_MISSING, TENANT_MALFORMED);
         }
         return tenant;
     }
