@@ -167,7 +167,12 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 		if try.unknown && start.fence > 0 {
 			return Answer{}, try.lostCommit(ctx, err)
 		}
-		inDoubt = inDoubt || try.unknown
+		switch {
+		case try.unknown:
+			inDoubt = true
+		case try.proceeded: // start has looked: an earlier COMMIT that was lost did not happen
+			inDoubt, lostBefore = false, false
+		}
 		lostBefore = lostBefore || try.lost
 		spent = spent || (try.proceeded && o.single)
 		if err == nil {
@@ -184,11 +189,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 			// A lost connection's backend may live on: "active" may mean ourselves.
 		case inDoubt && (isVerdict(err) || try.undone):
 			return Answer{}, err // the contract has looked: the lost COMMIT did not happen
-		case inDoubt:
-			// Only a verdict settles it.
-			if ctx.Err() != nil && try.proceeded {
-				return Answer{}, err // it was told to proceed: the lost COMMIT did not happen
-			}
+		case inDoubt: // only a verdict settles it
 		case errors.As(err, &again):
 			err = again.error
 			if spent {

@@ -10,13 +10,13 @@ from harness.proxy import Proxy
 
 PATIENCE_S = 60
 # A moment: the text of the message that the client sends then, where it is not another one's.
-MOMENTS = {"begin": "BEGIN", "start": "once.try_start", "effect": "INSERT INTO effect", "finish": "once.finish", "commit": "COMMIT", "smaller": "ROLLBACK TO",
+MOMENTS = {"begin": "BEGIN", "start": "once.try_start", "effect": "INSERT INTO effect", "finish": "once.finish", "commit": "COMMIT", "rollback": "ROLLBACK", "smaller": "ROLLBACK TO",
            "claim": "once.claim", "complete": "once.complete", "fail": "once.fail"}  # fmt: skip
 # Claims and reports that are transactions of several statements.
 MADE_BY_COMMIT = {"claim": "COMMIT", "complete": "COMMIT", "fail": "COMMIT"}
 # By language or driver.
 SPELT = {
-    "sql": {"begin": "begin", "commit": "commit\0"},  # the whole of it: the names of cases have the word
+    "sql": {"begin": "begin", "commit": "commit\0", "rollback": "rollback\0"},  # the whole of it: the names of cases have the word
     "java": {"start": "once.start", **MADE_BY_COMMIT},
     **{f"sqlalchemy-{driver}": MADE_BY_COMMIT for driver in ("psycopg", "psycopg2", "async-psycopg", "async-asyncpg")},
 }

@@ -11,7 +11,7 @@ import (
 	"pgonce.internal/once"
 )
 
-// How an effect ends that nobody waits for, or that panics. What is lost on the way to the server is in spec/cases/faults.json.
+// How an effect ends that nobody waits for, or that panics. Lost connections are in spec/cases/faults.json.
 
 func TestACancelledContextNeverComesBetweenEffectAndCommit(t *testing.T) {
 	both(t, func(t *testing.T) { cancelled(t, newPgx, execPgx) }, func(t *testing.T) { cancelled(t, newSQL, execSQL) })

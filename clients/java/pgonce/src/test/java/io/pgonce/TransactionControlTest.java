@@ -17,6 +17,7 @@ import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Savepoint;
 import java.sql.Statement;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import javax.sql.DataSource;
 import org.junit.jupiter.api.AfterAll;
@@ -197,5 +198,23 @@ class TransactionControlTest {
             assertEquals(1, runs.get());
             assertEquals("lose_answer".equals(how) ? 1 : 0, server.count(key));
         }
+    }
+
+    @Test
+    void anEffectCannotEndItsTransaction() throws Exception {
+        String key = newKey();
+        for (String end : List.of("commit", "rollback", "close", "autocommit")) {
+            assertThrows(IllegalStateException.class, () -> Once.over(direct).run("orders", key, REQUEST, tx -> {
+                insert(tx.connection(), key);
+                switch (end) {
+                    case "commit" -> tx.connection().commit();
+                    case "rollback" -> tx.connection().rollback();
+                    case "close" -> tx.connection().close();
+                    default -> tx.connection().setAutoCommit(true);
+                }
+                return Answer.of(201);
+            }), end);
+        }
+        assertEquals(0, server.count(key));
     }
 }

@@ -18,7 +18,6 @@ import io.pgonce.Observer;
 import io.pgonce.OnceException;
 import io.pgonce.Request;
 import io.pgonce.testing.Server;
-import io.pgonce.testing.Trips;
 import jakarta.persistence.Entity;
 import jakarta.persistence.EntityManager;
 import jakarta.persistence.Id;
@@ -232,17 +231,10 @@ class SpringTest {
     }
 
     @Test
-    void commitTravelsWithFinishWhereNothingIsToHappenBeforeIt() throws Exception {
-        try (Trips trips = new Trips(server); HikariDataSource pool = Server.pool(server.url("127.0.0.1", trips.port()), 1)) {
+    void workToBeDoneBeforeCommitIsDoneInTheTransaction() {
+        try (HikariDataSource pool = Server.pool(server.url(), 1)) {
             Once once = Once.over(new SpringTransactions(new JdbcTransactionManager(pool), pool), Observer.NONE);
-            Request request = Request.text("x");
-            once.run("trips", UUID.randomUUID().toString(), request, tx -> Answer.of(201).text("warm"));
-            int before = trips.made();
-            once.run("trips", UUID.randomUUID().toString(), request, tx -> Answer.of(201).text("counted"));
-            assertEquals(2, trips.made() - before);
-
-            // What is to be done before COMMIT is done in the transaction.
-            once.run("trips", UUID.randomUUID().toString(), request, tx -> {
+            once.run("late", UUID.randomUUID().toString(), Request.text("x"), tx -> {
                 TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {
                     @Override
                     public void beforeCommit(boolean readOnly) {
