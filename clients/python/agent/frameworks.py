@@ -168,7 +168,7 @@ class DjangoDoor:
 
 
 def django_application(service, door, url, **options):
-    """url: of the database, to which Django connects by itself. options: its own, such as a pool."""
+    """url: of the database, to which Django connects by itself. options: of Django's DATABASES, such as a pool."""
     host, port, name = url.split("@")[1].split("?")[0].replace("/", ":").split(":")
     said = {"host": host, "port": port, "user": "postgres", "database": name}
     DjangoDoor.set_up(said)
@@ -223,7 +223,7 @@ def threads_of(app, port):
 
 @contextlib.contextmanager
 def loop(app, its=None):
-    """An application of ASGI under uvicorn, in the Loop of its pool, or in one of its own; its port."""
+    """An application of ASGI under uvicorn, in the Loop of its pool, or in another one; its port."""
     port, own = free_port(), its or Loop()
     server = uvicorn_of(app, port)
     done = asyncio.run_coroutine_threadsafe(server.serve(), own.loop)
