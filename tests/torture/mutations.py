@@ -20,7 +20,7 @@ from . import languages
 
 PARTS = {  # what a program is made of
     "gateway/ngx_http_once_module.so": ("lib", "include", "gateway"),
-    "cli/pgonce": ("lib", "include", "relay", "consume", "keeper", "broker", "service", "cli", "contract"),
+    "cli/pgonce": ("lib", "include", "relay", "consume", "keeper", "broker", "runtime", "cli", "contract"),
     "native/pgonce_native.so": ("native", "contract"),
     "tests/torture/torture_client": ("lib", "include", "tests/torture"),
 }
