@@ -140,7 +140,7 @@ PYTHON = (
     Mutation("gateway", "src/pgonce/_sql.py", "ELSE CAST(CAST({refused} AS text) AS bytea) END", "ELSE CAST(NULL AS bytea) END",
              ("tests/test_gateway.py", "test_two_runs_under_one_fence_have_one_effect_though_their_answers_are_the_same")),
     Mutation("gateway", "src/pgonce/_gate.py", "undone = yield from attempt.report()", "undone = True", ("tests/test_gateway.py", "test_a_commit_that_is_lost_under_a_claim")),
-    Mutation("replay", "src/pgonce/_core.py", '"new_claim" if peeked[13] == 1 else again', '"new_claim"', case("python-psycopg-a-lost-claim-after-a-failure")),
+    Mutation("replay", "src/pgonce/_core.py", 'verdict_of_lost(peeked[13], terms.takeover)', '"new_claim"', case("python-psycopg-a-lost-claim-after-a-failure")),
     Mutation("refusals", "src/pgonce/_lease.py", "yield held.fail(False, outcome, code=_reasons.REFUSED[0], message=_reasons.REFUSED[1]) if refused else held.complete(outcome)", "yield held.complete(outcome)",
              case("python-psycopg-async-starlette-refused-under-a-lease-then-run")),
     Mutation("refusals", "src/pgonce/_lease.py", " and outcome is not without", "", case("python-psycopg-async-starlette-a-refusal-under-a-lease-above-the-limit")),
