@@ -184,7 +184,7 @@ def test_a_missing_topic_is_refused_with_the_services_words(sink):
 @pytest.mark.parametrize("destination", ["", "orders", "arn:aws:sqs:eu-central-1:1:orders", "arn:aws:sns:eu-central-1:1:", TOPIC + ":sub", "https://h/x"])
 def test_what_is_no_topic_is_refused(door, sink, destination):
     result = sink.deliver(destination)
-    assert result["verdict"] == "refused" and "no ARN of a topic" in result["problem"] and door.requests == []
+    assert result["verdict"] == "refused" and "not the ARN of a topic" in result["problem"] and door.requests == []
 
 
 def test_an_event_beyond_the_services_limit_is_refused_with_its_size(door, sink):
