@@ -14,11 +14,11 @@
 
 enum {
 	/* spec: retries */
-	/* the longest first pause */
+	/* how long the first pause is at most */
 	BACKOFF_FIRST_MS = 5,
-	/* the longest pause */
+	/* and any pause */
 	BACKOFF_MAX_MS = 1000,
-	/* the default deadline of a call */
+	/* when a call gives up, unless it says otherwise */
 	DEADLINE_MS = 30000,
 	/* end of spec */
 	STEPS_BESIDE_STATEMENTS = 3 /* BEGIN, finish_new, COMMIT */
