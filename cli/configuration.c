@@ -73,7 +73,7 @@ static void print_option(FILE *out, const config_option *option)
 static void print_table(FILE *out, const config_option *option)
 {
 	if (option->name == NULL) {
-		fputs("No options of its own.\n", out);
+		fputs("No further options.\n", out);
 		return;
 	}
 	fputs("| option | value | default | |\n| --- | --- | --- | --- |\n", out);
@@ -85,8 +85,8 @@ static void print_table(FILE *out, const config_option *option)
 /* ---- for the whole file, in Markdown */
 
 static const char lead[] =
-    "`pgonce relay` and `pgonce consume` read `pgonce.conf`, or the file that `--config` names. `--check-config` says "
-    "all that is wrong with it, each with file, line, and what would be right. SIGHUP makes them read it again.";
+    "`pgonce relay` and `pgonce consume` read `pgonce.conf`, or the file that `--config` names. `--check-config` "
+    "prints all its errors, each with file, line, and the correct form. SIGHUP makes them read it again.";
 
 static const char *const example[] = {"# for all sections",
                                       "dsn = dbname=shop",
@@ -107,14 +107,14 @@ static const char *const example[] = {"# for all sections",
 static const char *const rules[] = {
     "A section is `[relay NAME]` or `[consume NAME]`; names have at most 63 letters, digits, and any of `-`, `_`, `.`. "
     "A process runs all relays (or consumers) of the file, or those that the command line names.",
-    "Before the first section only `dsn` may stand; it holds for all. A section's own wins.",
-    "An option is `name = value`, in a line. Comments stand on lines of their own, after `#` or `;`. A value in double "
-    "quotes is what stands between the first and the last of them, as it is; a value with ` #` or ` ;` in it needs "
-    "them.",
+    "Before the first section only `dsn` is allowed; it is the default for all sections.",
+    "An option is a line `name = value`. A comment is a separate line that begins with `#` or `;`. If a value is in "
+    "double quotes, it is the text between the first and the last of them, unchanged; a value that contains ` #` or ` "
+    ";` needs them.",
     "Durations have a unit: `500ms`, `60s`, `5m`, `2h`, `7d`, `4w`. Sizes may have one: `65536`, `64k` (also `64kB`, "
     "`64KiB`), `1M`, `1G`; k is 1024.",
-    "The file is UTF-8, of at most 1 MB. If it holds a secret, nobody but its owner should be able to read it; options "
-    "that end in `_file` name a file that holds the secret instead.",
+    "The file is UTF-8, of at most 1 MB. If it contains a secret, only its owner should be able to read it; options "
+    "that end in `_file` name a file with the secret instead.",
     NULL};
 
 /* ---- Markdown */
@@ -178,7 +178,7 @@ static void roff_value(FILE *out, const config_option *option)
 static void roff_table(FILE *out, const config_option *option)
 {
 	if (option->name == NULL) {
-		fputs("No options of its own.\n", out);
+		fputs("No further options.\n", out);
 	}
 	for (; option->name != NULL; option++) {
 		fputs(".TP\n.B ", out);

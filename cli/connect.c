@@ -84,12 +84,12 @@ int connect_plain(const cli_invocation *invocation, const char *conninfo, PGconn
 		return CLI_OK;
 	}
 	bool answered = PQping(conninfo) != PQPING_NO_RESPONSE;
-	int result = cli_fail(
-	    invocation, CLI_NO_SERVER,
-	    answered ? "the server is there and refuses: create what the message names, or change --dsn (or PGUSER, "
-	               "PGDATABASE, PGPASSWORD); where all its connections are taken, try again"
-	             : "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one",
-	    "%s", made == NULL ? "out of memory" : PQerrorMessage(made));
+	int result =
+	    cli_fail(invocation, CLI_NO_SERVER,
+	             answered ? "the server refuses the connection: create what the message names, or change --dsn (or "
+	                        "PGUSER, PGDATABASE, PGPASSWORD); if all its connections are taken, try again"
+	                      : "start the server, or set --dsn or PGHOST to its address; pgonce dev starts a private one",
+	             "%s", made == NULL ? "out of memory" : PQerrorMessage(made));
 	PQfinish(made);
 	return result;
 }

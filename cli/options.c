@@ -258,7 +258,7 @@ int cli_result(const cli_invocation *invocation, option_id id, const char *hint,
 	const char *colon = strchr(text, ':');
 
 	if (colon == NULL || colon == text || colon[1] == '\0') {
-		return cli_fail(invocation, CLI_USAGE, hint, "option --%s: '%s' is no TYPE:ID", cli_options[id].name, text);
+		return cli_fail(invocation, CLI_USAGE, hint, "option --%s: '%s' is not TYPE:ID", cli_options[id].name, text);
 	}
 	*type = cli_duplicate(text);
 	(*type)[colon - text] = '\0';

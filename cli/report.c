@@ -186,7 +186,8 @@ int cli_exit_of_code(once_code code)
 }
 
 #define NO_RIGHT                                                                                                       \
-	"grant the role what docs/operations.md, Roles, says (once_reader to look), or connect as the contract's owner"
+	"grant the role the privileges in docs/operations.md, Roles (once_reader to read), or connect as the contract's "  \
+	"owner"
 
 int cli_report_error(const cli_invocation *invocation, once_error *error)
 {
@@ -194,10 +195,9 @@ int cli_report_error(const cli_invocation *invocation, once_error *error)
 	const char *hint = once_error_hint(error);
 
 	if (exit_code == CLI_CONTRACT) {
-		hint = "run pgonce init against this database, as the owner of the contract; pgonce doctor says more";
+		hint = "run pgonce init against this database, as the owner of the contract; pgonce doctor has details";
 	} else if (exit_code == CLI_NO_SERVER && once_error_sqlstate(error)[0] == '\0') {
-		hint = "start the server, or say where it is with --dsn or PGHOST (PGPASSWORD, where it wants one); pgonce dev "
-		       "starts a private one";
+		hint = "start the server, or set --dsn or PGHOST (and PGPASSWORD, if needed); pgonce dev starts a private one";
 	} else if (hint[0] == '\0' && strcmp(once_error_sqlstate(error), "42501") == 0) {
 		hint = NO_RIGHT;
 	}

@@ -113,7 +113,7 @@ static const char *read_zone(ngx_str_t text, ngx_str_t *name, ssize_t *size)
 		return "has no valid size: write it as 512k or 16m";
 	}
 	if (*size < (ssize_t)(8 * ngx_pagesize)) {
-		return "needs a zone of at least 8 pages of memory (32k where a page has 4k)";
+		return "needs a zone of at least 8 pages of memory (32k if a page has 4k)";
 	}
 	return ngx_strncmp(name->data, "once_status", name->len) == 0 && name->len == ngx_strlen("once_status")
 	           ? "needs another name: once_status is the zone of the counters"

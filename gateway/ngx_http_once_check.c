@@ -49,7 +49,7 @@ static char *check_values(ngx_conf_t *cf, const gate_location *location, const n
 		       "once_tenant none if there is only one: in a shared key space one client could read another's answer");
 	}
 	if (!((location->stored >> 1) & HTTP_STORED_2XX)) {
-		REFUSE(cf, core, "once_store must have 2xx: what is done and not stored could not be answered again");
+		REFUSE(cf, core, "once_store must have 2xx: a success that is not stored could not be replayed");
 	}
 	if (location->lease_ms < 1000) {
 		REFUSE(cf, core, "once_lease must be at least 1s: it is renewed after a third of it");
@@ -132,16 +132,16 @@ static char *check_user(ngx_conf_t *cf, const gate_place *place, const gate_loca
 {
 	if (core->satisfy == NGX_HTTP_SATISFY_ANY) {
 		REFUSE(cf, core,
-		       "with satisfy any, who comes from an allowed address may write any name into $remote_user: write "
+		       "with satisfy any, a client from an allowed address may write any name into $remote_user: write "
 		       "satisfy all, or another once_tenant");
 	}
 	/* All protected methods may be in a limit_except block, which is a separate location here. */
 	if (!checks_passwords(cf, place) && !asks_elsewhere(cf, place, core) &&
 	    (location->methods & ~core->limit_except) > 1) {
 		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-		                   "once in location \"%V\": nginx checks no password here, and without that "
-		                   "$remote_user is any name that a client writes: who writes another's gets his stored "
-		                   "answers. Add auth_basic, unless another module checks it",
+		                   "once in location \"%V\": nginx checks no password here, and without that $remote_user is "
+		                   "any name that a client writes: a client that writes another's name gets that caller's "
+		                   "stored answers. Add auth_basic, unless another module checks it",
 		                   &core->name);
 	}
 	return NGX_CONF_OK;
@@ -190,7 +190,7 @@ static char *check_tenant(ngx_conf_t *cf, const gate_place *place, gate_location
 		location->tenant_verified |= is_written && verifies_certificates(cf, place);
 		if (is_written && !verifies_certificates(cf, place) && !asks_elsewhere(cf, place, core)) {
 			REFUSE(cf, core,
-			       "anybody can make a certificate with another's $%V: write ssl_verify_client on or optional, or take "
+			       "anyone can make a certificate with another's $%V: write ssl_verify_client on or optional, or take "
 			       "$caller of map $ssl_client_verify $caller { SUCCESS $%V; }, or $ssl_client_fingerprint",
 			       &name, &name);
 		}
@@ -237,7 +237,7 @@ static char *check_upstream(ngx_conf_t *cf, const gate_location *location, const
 {
 	if (upstream->intercept_errors == 1) {
 		REFUSE(cf, core,
-		       "%s_intercept_errors on puts another answer in place of the upstream's, which would be stored: turn it "
+		       "%s_intercept_errors on replaces the upstream's answer by another one, which would be stored: turn it "
 		       "off here",
 		       prefix);
 	}
@@ -283,7 +283,7 @@ static char *check(ngx_conf_t *cf, const gate_place *place)
 	}
 	if (rc == NGX_CONF_OK && core->post_action.data != NULL) {
 		REFUSE(cf, core,
-		       "post_action sends the request on once more after each answer, a replay too: remove it, or copy "
+		       "post_action sends the request again after each answer, a replay too: remove it, or copy "
 		       "requests with mirror");
 	}
 	if (rc == NGX_CONF_OK && slice != NULL && *slice != 0) {

@@ -54,7 +54,7 @@ static void warn_of_names(ngx_conf_t *cf, const PQconninfoOption *options)
 	}
 	if (host != NULL && host[0] != '\0' && (address == NULL || address[0] == '\0') && !is_address(host)) {
 		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-		                   "once_database: looking up the name \"%s\" stops the whole worker meanwhile: add hostaddr=, "
+		                   "once_database: looking up the name \"%s\" blocks the whole worker: add hostaddr=, "
 		                   "or name a socket directory",
 		                   host);
 	}
@@ -68,7 +68,7 @@ static char *read_conninfo(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *conninfo
 	ssize_t length;
 
 	if (value->len == 0) {
-		return "is empty: name the database, or a file that does";
+		return "is empty: write a connection string, or the path of a file with one";
 	}
 	if (value->data[0] != '/') {
 		*conninfo = *value; /* the parser of the configuration has terminated it */
@@ -86,7 +86,7 @@ static char *read_conninfo(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *conninfo
 	}
 	if (length <= 0 || (size_t)length == sizeof(text) || ngx_strlchr(text, text + length, '\0') != NULL) {
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-		                   "once_database: the file \"%V\" must hold one connection string of less than %uz bytes",
+		                   "once_database: the file \"%V\" must contain one connection string of less than %uz bytes",
 		                   value, sizeof(text));
 		return NGX_CONF_ERROR;
 	}
@@ -119,7 +119,7 @@ static char *set_database(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 		/* The full message may quote the string, which may contain a password. */
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
 		                   "once_database: libpq cannot read this connection string%s: write keyword=value pairs or a "
-		                   "postgresql:// URI, or the absolute path of a file that holds one",
+		                   "postgresql:// URI, or the absolute path of a file that contains one",
 		                   fault == NULL ? " (no memory)" : "");
 		PQfreemem(fault);
 		return NGX_CONF_ERROR;
@@ -304,7 +304,7 @@ static char *set_problem_base(ngx_conf_t *cf, ngx_command_t *command, void *conf
 		return "is duplicate";
 	}
 	if (!http_problem_base_good((const char *)value[1].data)) {
-		return "must be 1 to 256 characters that may stand in a URI";
+		return "must be 1 to 256 characters that are allowed in a URI";
 	}
 	location->problem_base = value[1];
 	return NGX_CONF_OK;
@@ -598,7 +598,7 @@ static ngx_int_t hook(ngx_conf_t *cf)
 	}
 	if (conf->conninfo.data == NULL) {
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-		                   "once is on, but no once_database says where intents are kept: add it to http");
+		                   "once is on, but there is no once_database, the database of the intents: add it to http");
 		return NGX_ERROR;
 	}
 	if (gate_locations_check(cf, conf) != NGX_OK) {

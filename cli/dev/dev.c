@@ -42,7 +42,8 @@ static int make_database(const server *server)
 		                     "cannot look for the database", &found);
 	}
 	if (result == CLI_OK && PQntuples(found) == 0) {
-		result = connect_run(server->invocation, connection, SQL_CREATE_APP, 0, NULL, "cannot make the database", NULL);
+		result =
+		    connect_run(server->invocation, connection, SQL_CREATE_APP, 0, NULL, "cannot create the database", NULL);
 	}
 	PQclear(found);
 	PQfinish(connection);
@@ -62,12 +63,11 @@ static int make_role(const server *server)
 	const char *name = user->pw_name;
 	int result = open_database(server, "postgres", &connection);
 	if (result == CLI_OK) {
-		result = connect_run(server->invocation, connection, SQL_CREATE_ROLE, 1, &name,
-		                     "cannot look for a role of yours", &command);
+		result = connect_run(server->invocation, connection, SQL_CREATE_ROLE, 1, &name, "cannot look for your role",
+		                     &command);
 	}
 	if (result == CLI_OK && PQntuples(command) == 1) {
-		result =
-		    connect_command(server->invocation, connection, PQgetvalue(command, 0, 0), "cannot make a role of yours");
+		result = connect_command(server->invocation, connection, PQgetvalue(command, 0, 0), "cannot create your role");
 	}
 	PQclear(command);
 	PQfinish(connection);
@@ -106,10 +106,9 @@ static void print_lines(const server *server, const char *dsn)
 	printf("  pgonce run --dsn \"%s\" --scope demo --key 1 -- date\n", dsn);
 	printf("  pgonce show --dsn \"%s\" --scope demo --key 1\n", dsn);
 	printf(
-	    "  pgonce gateway --dsn \"%s\"%s --upstream http://127.0.0.1:3000   # in front of a service of yours: at port "
-	    "8080\n",
+	    "  pgonce gateway --dsn \"%s\"%s --upstream http://127.0.0.1:3000   # in front of your service: at port 8080\n",
 	    dsn, user);
-	printf("  pgonce keep --dsn \"%s\"   # where it runs for longer than a day\n\n", dsn);
+	printf("  pgonce keep --dsn \"%s\"   # if it runs for longer than a day\n\n", dsn);
 	free(user);
 }
 

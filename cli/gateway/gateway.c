@@ -401,7 +401,7 @@ int cli_gateway(const cli_invocation *invocation)
 		    invocation, CLI_USAGE,
 		    "--tenant-from http_x_tenant (a header that your authentication sets), or --tenant-from none for one "
 		    "caller",
-		    "option --tenant-from: beyond this machine, say whose keys these are: callers who share a key space "
+		    "option --tenant-from: beyond this machine, say who owns the keys: callers who share a key space "
 		    "can read each other's answers");
 	}
 	if (result == CLI_OK) {

@@ -224,7 +224,7 @@ static bool load(const cli_invocation *invocation, const job_kind *kind, job_set
 	*findings = (struct findings){0};
 	(void)config_read_some(path_of(invocation), &set->config, &findings->problems);
 	if (set->config == NULL) {
-		findings->hint = "write one, or say where it is with --config FILE";
+		findings->hint = "write one, or name it with --config FILE";
 		return false;
 	}
 	choose(invocation, kind, set, findings);
@@ -280,7 +280,7 @@ int jobs_metrics_start(const cli_invocation *invocation, const char *kind, const
 	}
 	if (!metrics_address_is_good(address)) {
 		return cli_fail(invocation, CLI_USAGE, "127.0.0.1:9187 or [::1]:9187",
-		                "option --metrics: '%s' is no ADDRESS:PORT (numbers, or localhost)", address);
+		                "option --metrics: '%s' is not an ADDRESS:PORT (numbers, or localhost)", address);
 	}
 	result->metrics = metrics_new();
 	result->server = metrics_server_start(address, result->metrics, source, &problem);
@@ -342,7 +342,7 @@ static bool reload(const cli_invocation *invocation, const job_kind *kind, job_s
 	for (const char *problem = strsep(&at, "\n"); problem != NULL; problem = strsep(&at, "\n")) {
 		runtime_log(&speaker, RUNTIME_ERROR, "reload_failed", "problem=%s", runtime_quote(problem, quoted));
 	}
-	runtime_log(&speaker, RUNTIME_ERROR, "not_reloaded", "hint=\"the settings that were read before go on\"");
+	runtime_log(&speaker, RUNTIME_ERROR, "not_reloaded", "hint=\"the previous settings stay in use\"");
 	free(findings.problems);
 	job_set_free(next);
 	return false;
@@ -392,8 +392,7 @@ static void tell_reloaded(const job_kind *kind, const job_set *set)
 		cli_append(&names, "%s%s", i == 0 ? "" : ",", set->jobs[i].section->name);
 	}
 	runtime_log(&speaker, RUNTIME_INFO, "reloaded",
-	            "%s=%s hint=\"what the command line and the environment say stays until a restart\"", kind->plural,
-	            names);
+	            "%s=%s hint=\"the command line and the environment stay in use until a restart\"", kind->plural, names);
 	free(names);
 }
 

@@ -30,10 +30,9 @@ static int exit_of(keeper_end end)
 static const char *hint_of(int result)
 {
 	return result == CLI_NO_SERVER
-	           ? "start the server, create what the message names, or say where the database is with --dsn or "
-	             "PGHOST, PGDATABASE and PGUSER"
+	           ? "start the server, create what the message names, or set --dsn or PGHOST, PGDATABASE and PGUSER"
 	       : result == CLI_ACTIVE
-	           ? "that one does the work; this one can when it is stopped, or when its lease has passed"
+	           ? "that keeper does the work; this one can when it is stopped, or when its lease has passed"
 	           : NULL;
 }
 

@@ -201,12 +201,12 @@ static void check_encryption(checkup *checkup)
 	} else if (strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0) {
 		found = cli_duplicate("loopback");
 	} else if (!PQsslInUse(checkup->connection)) {
-		found = cli_format("none: everything crosses the network to %s in clear", address);
+		found = cli_format("none: all data crosses the network to %s unencrypted", address);
 		well = false;
 	} else {
 		well = strcmp(verified, "verify-full") == 0 || strcmp(verified, "verify-ca") == 0;
 		found = cli_format("%s, sslmode=%s%s", PQsslAttribute(checkup->connection, "protocol"), verified,
-		                   well ? "" : ": nobody has looked whose server this is");
+		                   well ? "" : ": the server's identity was not checked");
 	}
 	note(checkup, "encryption", well ? "ok" : "warning", found,
 	     "sslmode=verify-full and sslrootcert in every connection string");
@@ -220,7 +220,7 @@ static bool check_contract(checkup *checkup)
 	install_state state;
 
 	if (install_inspect(checkup->invocation, checkup->connection, &state) != CLI_OK) {
-		note(checkup, "contract", "failed", "it could not be looked for", "see the message above");
+		note(checkup, "contract", "failed", "it could not be checked", "see the message above");
 		return false;
 	}
 	bool is_current = state.status == INSTALL_CURRENT;
@@ -244,14 +244,12 @@ static void check_native(checkup *checkup)
 	} finds[] = {
 	    [NATIVE_SQL] = {"ok", ""},
 	    [NATIVE_C] = {"ok", ""},
-	    [NATIVE_OTHER] = {"failed",
-	                      "as a superuser: ALTER EXTENSION pgonce_native UPDATE, or install the server's files "
-	                      "of this pgonce, and connect anew"},
+	    [NATIVE_OTHER] = {"failed", "as a superuser: ALTER EXTENSION pgonce_native UPDATE, or install the server's "
+	                                "files of this pgonce, and reconnect"},
 	    [NATIVE_BROKEN] = {"failed", "install the library for this version of PostgreSQL, or DROP EXTENSION "
 	                                 "pgonce_native"},
-	    [NATIVE_UNTRUSTED] = {"warning",
-	                          "take back what was changed, or install contract and library of one pgonce (pgonce "
-	                          "init) and connect anew; else DROP EXTENSION pgonce_native"},
+	    [NATIVE_UNTRUSTED] = {"warning", "undo the change, or install contract and library of one pgonce (pgonce init) "
+	                                     "and reconnect; else DROP EXTENSION pgonce_native"},
 	    [NATIVE_UNKNOWN] = {"skipped", "run pgonce doctor as the owner of the contract"},
 	};
 	native_state state;
@@ -280,7 +278,7 @@ int cli_doctor(const cli_invocation *invocation)
 			                         checkup.warned, "failures", checkup.failed, "skipped", checkup.skipped, "checks",
 			                         checkup.rows));
 		} else {
-			printf("\n%d to repair, %d to mind, %d skipped\n", checkup.failed, checkup.warned, checkup.skipped);
+			printf("\n%d to repair, %d warnings, %d skipped\n", checkup.failed, checkup.warned, checkup.skipped);
 		}
 	}
 	json_decref(checkup.rows);

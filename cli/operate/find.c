@@ -104,14 +104,14 @@ static int read_marks(const cli_invocation *invocation, marks *marks)
 	marks->parameters[10] = keep(marks, operator_take(invocation));
 	if (marks->parameters[5] != NULL && !operator_is_uuid(marks->parameters[5])) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce parked list shows events and their ids",
-		                "option --event: '%s' is no event's id: it is a UUID", marks->parameters[5]);
+		                "option --event: '%s' is not an event's id, which is a UUID", marks->parameters[5]);
 	}
 	if (invocation->given[OPTION_TRACE]) {
 		char *trace = read_trace(invocation->text[OPTION_TRACE]);
 		if (trace == NULL) {
-			return cli_fail(invocation, CLI_USAGE, "the 32 hexadecimal digits of the trace, or the whole traceparent",
-			                "option --trace: '%s' is neither a trace's id nor a traceparent",
-			                invocation->text[OPTION_TRACE]);
+			return cli_fail(
+			    invocation, CLI_USAGE, "the 32 hexadecimal digits of the trace, or the complete traceparent",
+			    "option --trace: '%s' is neither a trace's id nor a traceparent", invocation->text[OPTION_TRACE]);
 		}
 		marks->parameters[6] = keep(marks, trace);
 	}
@@ -238,7 +238,7 @@ static int list(const cli_invocation *invocation, PGconn *connection, const mark
 
 	print_part(&listing);
 	if (result != CLI_OK && listing.count > 0) {
-		cli_note(invocation, "what is listed is not all: %zu intents", listing.count);
+		cli_note(invocation, "the list is incomplete: %zu intents", listing.count);
 	} else if (result == CLI_OK && listing.unknown) {
 		result =
 		    cli_fail(invocation, CLI_FAILED, "pgonce doctor", "cannot find: the contract answered in an unknown form");
@@ -250,9 +250,9 @@ static int list(const cli_invocation *invocation, PGconn *connection, const mark
 	}
 	if (result == CLI_OK && listing.count == 0) {
 		result = cli_fail(invocation, CLI_NOT_FOUND,
-		                  "leave a mark out, or check the database; what a transaction that is still open does is not "
-		                  "seen, and a result is only found where the outcome names it (result_type, result_id)",
-		                  "no intent has all these marks, in database %s", PQdb(connection));
+		                  "omit an option, or check the database; the work of an open transaction is not visible, and "
+		                  "a result is found only if the outcome names it (result_type, result_id)",
+		                  "no intent matches all these options, in database %s", PQdb(connection));
 	} else if (result == CLI_OK && strtoull(marks->parameters[10], NULL, 10) == listing.count) {
 		cli_note(invocation, "only the newest %s are listed; --limit N lists more", marks->parameters[10]);
 	}

@@ -172,7 +172,7 @@ int operator_read_time(const cli_invocation *invocation, PGconn *connection, opt
 	if (sqlstate != NULL && strncmp(sqlstate, "22", 2) == 0) {
 		result = cli_fail(invocation, CLI_USAGE,
 		                  spans ? "write 2h, 7d, or 2026-01-31 12:00+00" : "write 2026-01-31 12:00+00, or yesterday",
-		                  "option --%s: '%s' is no time", cli_options[id].name, text);
+		                  "option --%s: '%s' is not a time", cli_options[id].name, text);
 	} else if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
 		result = cli_report_result(invocation, connection, answer, "cannot read a time");
 	} else {

@@ -71,7 +71,7 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 	if (json_array_size(counts) > 0) {
 		operator_print_table(counts, count_columns, NULL);
 		if (has_state(counts, "untaken")) {
-			puts("  untaken: no relay takes this topic, so nobody will publish these: start a relay with it");
+			puts("  untaken: no relay takes this topic, so these will not be published: start a relay with it");
 		}
 		putchar('\n');
 	}
@@ -121,7 +121,7 @@ static int list_parked(const cli_invocation *invocation, PGconn *connection, con
 		parked_set_filters(invocation, before, parameters);
 		parameters[PARKED_FILTERS] = taken;
 		result = operator_query(invocation, connection, SQL_PARKED_LIST, PARKED_FILTERS + 1, parameters,
-		                        "cannot list what is parked", &list);
+		                        "cannot list the parked events and messages", &list);
 	}
 	if (result == CLI_OK) {
 		if (invocation->given[OPTION_JSON]) {
@@ -198,8 +198,8 @@ static int read_event(const cli_invocation *invocation, PGconn *connection, cons
 static int fail_not_found(const cli_invocation *invocation, const char *id)
 {
 	return cli_fail(invocation, CLI_NOT_FOUND,
-	                "a message may have been applied meanwhile; an event in a transaction that is still open does not "
-	                "show, nor one whose day is retired; pgonce parked list shows what is parked",
+	                "a message may have been applied meanwhile; an event in an open transaction is not visible, nor "
+	                "one whose day is retired; pgonce parked list shows all that are parked",
 	                "nothing with the id '%s' is parked, and there is no such event", id);
 }
 
@@ -461,8 +461,8 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const de
 	}
 	if (result == CLI_OK && !json_is_true(answer)) {
 		result =
-		    cli_fail(invocation, CLI_REFUSED, "it was delivered, applied or discarded just now: pgonce parked show",
-		             "'%s' is not parked any more", id);
+		    cli_fail(invocation, CLI_REFUSED, "it has just been delivered, applied or discarded: pgonce parked show",
+		             "'%s' is no longer parked", id);
 	} else if (result == CLI_OK) {
 		tell_decision(invocation, decision, place, id);
 	}
@@ -473,13 +473,13 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const de
 
 static int retry_parked(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
-	static const decision retry = {.one = SQL_PARKED_RETRY,
-	                               .many = SQL_PARKED_RETRY_MANY,
-	                               .event = "it is tried again now, with all its attempts before it",
-	                               .delayed = "it is due now",
-	                               .message = "it is tried again now, with all its attempts before it",
-	                               .all = "tried again now, with all attempts before them, in the order of each "
-	                                      "aggregate or key"};
+	static const decision retry = {
+	    .one = SQL_PARKED_RETRY,
+	    .many = SQL_PARKED_RETRY_MANY,
+	    .event = "it is tried again now, with a full set of attempts",
+	    .delayed = "it is due now",
+	    .message = "it is tried again now, with a full set of attempts",
+	    .all = "tried again now, with a full set of attempts, in the order of each aggregate or key"};
 
 	return decide(invocation, connection, &retry, id);
 }
@@ -489,10 +489,10 @@ static int discard_parked(const cli_invocation *invocation, PGconn *connection, 
 	static const decision discard = {
 	    .one = SQL_PARKED_DISCARD,
 	    .many = SQL_PARKED_DISCARD_MANY,
-	    .event = "given up; what waited behind it goes on",
+	    .event = "given up; those behind it continue",
 	    .delayed = "cancelled: it will not be published",
-	    .message = "given up; what waited behind it goes on, and a redelivery of it is a duplicate",
-	    .all = "given up; what waited behind them goes on, and a redelivery of a message is a duplicate"};
+	    .message = "given up; those behind it continue, and a redelivery of it is a duplicate",
+	    .all = "given up; those behind them continue, and a redelivery of a message is a duplicate"};
 
 	return decide(invocation, connection, &discard, id);
 }
@@ -539,7 +539,7 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 	(void)operand;
 	if (!invocation->given[OPTION_SINCE]) {
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help parked",
-		                  "replay needs --since WHEN: what was emitted since then is delivered again");
+		                  "replay needs --since WHEN: events emitted since then are delivered again");
 	} else {
 		result = operator_read_time(invocation, connection, OPTION_SINCE, true, &from);
 	}

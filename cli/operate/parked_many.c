@@ -113,7 +113,7 @@ static int check_many(const cli_invocation *invocation, const char *verb)
 		return result;
 	}
 	if (is_text(invocation->text[OPTION_STATE], "pending")) {
-		return fail_usage(invocation, "a pending event is not parked: its relay has not come to it yet");
+		return fail_usage(invocation, "a pending event is not parked: its relay has not reached it yet");
 	}
 	if (invocation->given[OPTION_YES] && invocation->given[OPTION_DRY_RUN]) {
 		return fail_usage(invocation, "--dry-run and --yes are opposites");
@@ -269,7 +269,7 @@ static int decide_piece(const cli_invocation *invocation, PGconn *connection, en
 		/* An error from the server means that the transaction was rolled back. */
 		result = cli_report_result(invocation, connection, answer,
 		                           is_lost && invocation->given[OPTION_YES]
-		                               ? "the last decisions may or may not be stored, start it again"
+		                               ? "the last decisions may or may not be stored: run it again"
 		                               : "cannot decide");
 		PQclear(answer);
 		answer = NULL;
@@ -325,7 +325,7 @@ int parked_many(const cli_invocation *invocation, PGconn *connection, enum sql_i
 	}
 	if (result == CLI_OK && decisions.skipped_count > 0) {
 		result = cli_fail(invocation, CLI_REFUSED,
-		                  "P4029: an attempt or another decision is under way: start it again. Other codes: "
+		                  "P4029: an attempt or another decision is in progress: run it again. Other codes: "
 		                  "retry or discard one "
 		                  "of them by its ID, and read the error",
 		                  "%" JSON_INTEGER_FORMAT " message%s unchanged", decisions.skipped_count,

@@ -168,7 +168,7 @@ static void print_plan(const model_input *input, const model_intent *one, const 
 	print_size("table", all->heap_bytes_per_day, "");
 	print_size("TOAST", all->toast_bytes_per_day, "");
 	print_size("primary key", all->index_bytes_per_day, "");
-	print_size("outbox", all->outbox_bytes_per_day, "two days are held where relays keep up");
+	print_size("outbox", all->outbox_bytes_per_day, "two days are kept if the relays keep up");
 	print_size("WAL", all->wal_bytes_per_day, "");
 	print_size("WAL: page images", all->full_page_bytes_per_day,
 	           dated ? "new pages need none" : "random keys touch old pages after each checkpoint");
@@ -184,7 +184,7 @@ static void print_plan(const model_input *input, const model_intent *one, const 
 	print_longer(input, one);
 	printf(
 	    "\nBodies are counted as incompressible; page images at a checkpoint each %d s; a traceparent adds 56 bytes\n"
-	    "to a row, so count it among the headers. Workers that claim many before they complete need up to a half more\n"
+	    "to a row, so add it to the headers. Workers that claim many before they complete need up to a half more\n"
 	    "table.\n",
 	    MODEL_CHECKPOINT_SECONDS);
 }

@@ -100,9 +100,9 @@ const char *pooling_text(pooling_mode mode)
 	case POOLING_NONE:
 		return "a direct connection";
 	case POOLING_TRANSACTION:
-		return "behind a pooler in transaction mode (relays need a connection of their own)";
+		return "behind a pooler in transaction mode (relays need a direct connection)";
 	case POOLING_SESSION:
-		return "behind a pooler, in session mode as far as can be seen";
+		return "behind a pooler, apparently in session mode";
 	case POOLING_STATEMENT:
 		break;
 	}

@@ -91,7 +91,7 @@ static int recover_piece(recovery *recovery)
 	}
 	if (result == CLI_OK) {
 		result = connect_command(invocation, recovery->connection, dry_run ? "ROLLBACK" : "COMMIT",
-		                         "these decisions may or may not be stored, run it again");
+		                         "these decisions may or may not be stored: run it again");
 	}
 	char *next = NULL;
 	for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
@@ -104,7 +104,7 @@ static int recover_piece(recovery *recovery)
 		}
 	}
 	if (next != NULL && recovery->after != NULL && strcmp(next, recovery->after) == 0) {
-		result = cli_fail(invocation, CLI_FAILED, "pgonce doctor", "once.recover does not go on from '%s'", next);
+		result = cli_fail(invocation, CLI_FAILED, "pgonce doctor", "once.recover does not continue from '%s'", next);
 	}
 	free(recovery->after);
 	recovery->after = next;

@@ -89,7 +89,7 @@ static void tell_opinion(const opinion *opinion)
 	if (opinion->problem != NULL) {
 		plain_line("verify       no answer: %s", opinion->problem);
 	} else if (!opinion->asked) {
-		puts("verify       the scope has no verify function that could be asked");
+		puts("verify       the scope has no verify function");
 	}
 	for (size_t i = 0; opinion->asked && i < sizeof meanings / sizeof meanings[0]; i++) {
 		if (strcmp(opinion->answer, meanings[i].answer) == 0) {
@@ -135,7 +135,7 @@ static int explain(const cli_invocation *invocation, PGconn *connection, const o
 	}
 	return cli_fail(invocation, CLI_USAGE,
 	                "--as succeeded: the effect happened; failed_retryable: it did not, the next attempt may run; "
-	                "failed_final: it did not and shall not",
+	                "failed_final: it did not and must not",
 	                "nothing was decided: say which with --as%s%s", fits != NULL ? "; what fits is " : "",
 	                fits != NULL ? fits : "");
 }
@@ -213,7 +213,7 @@ static void print_decision(const cli_invocation *invocation, const once_intent *
 		printf("  verify   the scope's verify function says: %s%s\n", opinion->answer,
 		       fits != NULL && strcmp(fits, as) != 0 &&
 		               !(strcmp(fits, "failed_retryable") == 0 && strcmp(as, "failed_final") == 0)
-		           ? ", which is not what you are about to decide"
+		           ? ", which contradicts your decision"
 		           : "");
 	}
 }
@@ -241,7 +241,7 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 	}
 	if (result == CLI_OK) {
 		result = connect_command(invocation, connection, dry_run ? "ROLLBACK" : "COMMIT",
-		                         "the decision may or may not be stored, look with pgonce show");
+		                         "the decision may or may not be stored: check with pgonce show");
 	}
 	if (result == CLI_OK) {
 		print_decision(invocation, intent, reason, &opinion, before, after.told);
@@ -348,8 +348,9 @@ static int read_rest(const cli_invocation *invocation, once_outcome *outcome, ch
 		bool good = are_headers(headers);
 		json_decref(headers);
 		if (!good) {
-			return cli_fail(invocation, CLI_USAGE, "--headers '{\"Content-Type\": \"application/json\"}'",
-			                "option --headers: no JSON object of header names, each with a text or an array of texts");
+			return cli_fail(
+			    invocation, CLI_USAGE, "--headers '{\"Content-Type\": \"application/json\"}'",
+			    "option --headers: not a JSON object of header names, each with a text or an array of texts");
 		}
 	}
 	return CLI_OK;
@@ -368,7 +369,7 @@ static int check_which(const cli_invocation *invocation)
 	}
 	for (size_t i = 0; i < sizeof of_one / sizeof of_one[0]; i++) {
 		if (all && invocation->given[of_one[i]]) {
-			return cli_fail(invocation, CLI_USAGE, hint, "option --%s is of one intent: not with --all",
+			return cli_fail(invocation, CLI_USAGE, hint, "option --%s is for one intent, not with --all",
 			                cli_options[of_one[i]].name);
 		}
 	}
@@ -380,7 +381,7 @@ static int check_which(const cli_invocation *invocation)
 	return all && !invocation->given[OPTION_AS]
 	           ? cli_fail(invocation, CLI_USAGE,
 	                      "pgonce in-doubt lists them, pgonce recover --in-doubt asks the verify function",
-	                      "nothing was decided: say what became of them with --as")
+	                      "nothing was decided: give their state with --as")
 	           : CLI_OK;
 }
 

@@ -116,8 +116,7 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 		           error != NULL ? error : "(no error code)");
 	}
 	if (decisions->skipped > 0) {
-		printf("  %8" PRId64 "  skipped: somebody else decides about them, or reports, right now; start it again\n",
-		       decisions->skipped);
+		printf("  %8" PRId64 "  skipped: others are deciding or reporting them; run it again\n", decisions->skipped);
 	}
 }
 
@@ -133,7 +132,7 @@ static int resolve_piece(const cli_invocation *invocation, PGconn *connection, c
 		/* An error from the server means that the transaction was rolled back. */
 		result = cli_report_result(invocation, connection, answer,
 		                           is_lost && !invocation->given[OPTION_DRY_RUN]
-		                               ? "the last decisions may or may not be stored, start it again"
+		                               ? "the last decisions may or may not be stored: run it again"
 		                               : "cannot decide");
 		PQclear(answer);
 		answer = NULL;

@@ -69,12 +69,11 @@ int story_absent(const cli_invocation *invocation, once_session *session, const 
 	    invocation,
 	    &(cli_problem){
 	        .exit_code = CLI_NOT_FOUND,
-	        .message = expired ? "the day of this key is retired: what was stored is gone" : "there is no such intent",
+	        .message = expired ? "the day of this key is retired: its intent was deleted" : "there is no such intent",
 	        .detail = detail,
-	        .hint = expired
-	                    ? "look for the effect itself"
-	                    : "check the spelling, --tenant and the database; an attempt in a transaction that is still "
-	                      "open does not show, nor one that was rolled back; pgonce find searches by other marks"});
+	        .hint = expired ? "look for the effect itself"
+	                        : "check the spelling, --tenant and the database; an attempt in an open transaction is not "
+	                          "visible, nor one that was rolled back; pgonce find searches in other ways"});
 	free(detail);
 	free(named);
 	once_answer_free(peek);
@@ -147,7 +146,7 @@ const char *story_meaning(const char *verdict)
 	    {"retryable_failure", "failed without effect; the next attempt may run"},
 	    {"final_failure", "failed for good; every attempt gets the stored outcome"},
 	    {"in_doubt", "its outcome is unknown; find out, then pgonce resolve"},
-	    {"expired", "its retention has ended; a late attempt is refused, and not run again"},
+	    {"expired", "its retention has ended; a late attempt is refused and does not run"},
 	    {"absent", "nothing is stored"},
 	    /* end of spec */
 	};

@@ -101,7 +101,7 @@ static int find_executable(const char *name)
 static int cannot_execute(const run *run, int problem)
 {
 	return cli_fail(run->invocation, problem == ENOENT ? CLI_COMMAND_NOT_FOUND : CLI_NOT_EXECUTABLE,
-	                "nothing was run and nothing is claimed: fix that, and call again", "cannot execute %s: %s",
+	                "nothing was run and nothing is claimed: fix that, and run it again", "cannot execute %s: %s",
 	                run->invocation->operands[0], strerror(problem));
 }
 
@@ -159,7 +159,8 @@ static int refuse(run *run, int exit_code, const char *sqlstate, const char *mor
 	char *detail = cli_format("%s%s%s", intent, more[0] != '\0' ? "; " : "", more);
 	const char *hint = known ? PQgetvalue(text, 0, 1) : "";
 	if (exit_code == CLI_IN_DOUBT) {
-		hint = "Find out what CMD did, and end what still runs; then decide: pgonce resolve --scope S --key K --as "
+		hint = "Find out what CMD did, and end its remaining processes; then decide: pgonce resolve --scope S --key K "
+		       "--as "
 		       "STATE --reason WHY.";
 	}
 
@@ -254,7 +255,7 @@ static void take_trace(run *run)
 
 	run->intent.traceparent = given ? run->invocation->text[OPTION_TRACEPARENT] : getenv("TRACEPARENT");
 	if (given && !once_traceparent_valid(run->intent.traceparent)) {
-		cli_note(run->invocation, "--traceparent is none of version 00 (00-32 hex digits-16-2) and is not stored");
+		cli_note(run->invocation, "--traceparent is not of version 00 (00-32 hex digits-16-2) and is not stored");
 	}
 }
 
@@ -331,10 +332,10 @@ static int lease_lost(const run *run)
 	    &(cli_problem){.exit_code = CLI_LEASE_LOST,
 	                   .sqlstate = run->exit_status == 0 ? "P4010" : "P4011",
 	                   .message = "the lease was lost: another attempt holds the intent or has finished it; the "
-	                              "outcome of CMD is not recorded",
+	                              "outcome of CMD is not stored",
 	                   .detail = intent,
 	                   .hint =
-	                       "pgonce show tells what is stored; give a longer --lease where CMD or the network pauses"});
+	                       "pgonce show prints the stored outcome; use a longer --lease if CMD or the network pauses"});
 	free(intent);
 	return exit_code;
 }
@@ -348,7 +349,7 @@ static int outcome_unknown(const run *run, once_error *error)
 	    &(cli_problem){
 	        .exit_code = CLI_OUTCOME_UNKNOWN,
 	        .sqlstate = once_error_sqlstate(error),
-	        .message = "the outcome is unknown: CMD has ended, but that could not be recorded",
+	        .message = "the outcome is unknown: CMD has ended, but its outcome could not be stored",
 	        .detail = detail,
 	        .hint = "once the lease has passed the next call finds the intent in doubt and runs nothing (with "
 	                "--on-stale takeover: runs CMD again); decide with pgonce resolve when the database is back"});
@@ -372,8 +373,8 @@ static int tell_outcome(run *run, const char *what, once_state state)
 	}
 	return cli_fail(run->invocation, CLI_OUTPUT_LOST,
 	                run->capture.truncated
-	                    ? "its output was too large to be stored: it is lost; give a larger --output-max"
-	                    : "call again where it can be written: CMD is not run again, its output is",
+	                    ? "its output was too large to be stored: it is lost; use a larger --output-max"
+	                    : "run it again when the output can be written: it is replayed, and CMD does not run again",
 	                "CMD ended with status %d and that is stored, but its output could not be written: %s",
 	                run->exit_status, strerror(run->write_error));
 }

@@ -106,7 +106,7 @@ static void take_heartbeat(supervision *supervision, bool ended)
 		}
 	} else if (word == HEARTBEAT_LATE) {
 		cli_note(supervision->invocation,
-		         "the lease has passed without a renewal: the database does not answer; CMD runs on, trying again");
+		         "the lease has passed without a renewal: the database does not answer; CMD continues, trying again");
 	}
 }
 

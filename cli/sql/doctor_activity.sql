@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- pgonce doctor: who holds back cleaning, or WAL. $1: how many seconds a transaction may be open; $2: how many transactions a slot
--- or a standby may hold back. Any role may look, but sees others' sessions only with pg_read_all_stats (pg_monitor has it).
+-- pgonce doctor: what holds back vacuum, or WAL. $1: how many seconds a transaction may be open; $2: how many transactions a slot
+-- or a standby may hold back. Any role may run it, but sees others' sessions only with pg_read_all_stats (pg_monitor has it).
 WITH sight AS (
     SELECT pg_has_role('pg_read_all_stats', 'usage') AS clear
 ), sessions AS (
@@ -11,7 +11,7 @@ WITH sight AS (
 ), prepared AS (
     SELECT p.gid, extract(epoch FROM clock_timestamp() - p.prepared) AS open_s FROM pg_catalog.pg_prepared_xacts AS p
 ), slots AS (
-    -- Not how many bytes: where the server's own position is, a managed one may keep to itself.
+    -- Not in bytes: a managed server may hide its own WAL position.
     SELECT s.slot_name, s.active, greatest(age(s.xmin), age(s.catalog_xmin)) AS xids, s.restart_lsn, s.wal_status
       FROM pg_catalog.pg_replication_slots AS s
      WHERE NOT s.temporary
@@ -27,7 +27,7 @@ SELECT 'long transactions', CASE WHEN count(pid) > 0 THEN 'warning' WHEN clear T
                FILTER (WHERE pid IS NOT NULL), 150),
            CASE WHEN clear THEN 'none'
            ELSE 'this role sees only its own sessions' END),
-       CASE WHEN clear THEN 'no dead row that they might see can be cleaned, and no outbox day dropped: end them, at need by select '
+       CASE WHEN clear THEN 'no dead row that they might see can be removed, and no outbox day dropped: end them, if necessary with select '
            || 'pg_terminate_backend(PID)' ELSE 'GRANT pg_monitor to the role that runs pgonce doctor' END
   FROM sight LEFT JOIN sessions ON open_s > $1::float8
  GROUP BY clear
@@ -35,8 +35,8 @@ UNION ALL
 SELECT 'idle in transaction', CASE WHEN count(pid) > 0 THEN 'warning' WHEN clear THEN 'ok' ELSE 'skipped' END,
        coalesce(format('%s, the longest for %s s: ', count(pid), round(max(idle_s)))
            || left(string_agg(format('pid %s (%s)', pid, usename), ', ' ORDER BY idle_s DESC) FILTER (WHERE pid IS NOT NULL), 150),
-           CASE WHEN clear THEN 'nobody' ELSE 'this role sees only its own sessions' END),
-       CASE WHEN clear THEN 'each may keep an intent locked: look at what the client waits for, and set '
+           CASE WHEN clear THEN 'none' ELSE 'this role sees only its own sessions' END),
+       CASE WHEN clear THEN 'each may keep an intent locked: find out what the client waits for, and set '
            || 'idle_in_transaction_session_timeout' ELSE 'GRANT pg_monitor to the role that runs pgonce doctor' END
   FROM sight LEFT JOIN sessions ON state LIKE 'idle in transaction%' AND idle_s > least($1::float8, 60)
  GROUP BY clear
@@ -45,19 +45,19 @@ SELECT 'prepared transactions', CASE count(gid) WHEN 0 THEN 'ok' ELSE 'warning' 
        coalesce(format('%s, the oldest for %s s: ', count(gid), round(max(open_s)))
            || left(string_agg(gid, ', ' ORDER BY open_s DESC), 150),
            'none is left behind'),
-       'each holds its locks and holds back cleaning until COMMIT PREPARED or ROLLBACK PREPARED, also over a restart'
+       'each keeps its locks and holds back vacuum until COMMIT PREPARED or ROLLBACK PREPARED, even after a restart'
   FROM prepared WHERE open_s > $1::float8
 UNION ALL
 SELECT 'replication slots', CASE count(slot_name) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s (%s, WAL %s, %s transactions)', slot_name, CASE WHEN active THEN 'active'
            ELSE 'not active' END, coalesce(wal_status, 'none'), coalesce(xids, 0)), ', ' ORDER BY slot_name), 250),
            'none holds anything back'),
-       'a slot that nobody reads fills the disk and holds back cleaning: start its reader, or select pg_drop_replication_slot(NAME)'
+       'a slot without a reader fills the disk and holds back vacuum: start its reader, or select pg_drop_replication_slot(NAME)'
   FROM slots WHERE (NOT active AND (restart_lsn IS NOT NULL OR xids IS NOT NULL)) OR xids > $2::bigint
 UNION ALL
 SELECT 'standby feedback', CASE count(xids) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s holds back %s transactions', application_name, xids), ', ' ORDER BY xids DESC), 200),
-           'no standby holds cleaning back'),
+           'no standby holds back vacuum'),
        'a long query on a standby with hot_standby_feedback keeps dead rows here: end it, or set max_standby_streaming_delay instead'
   FROM standbys WHERE xids > $2::bigint
 UNION ALL
@@ -65,5 +65,5 @@ SELECT 'wraparound', CASE WHEN max(greatest(xids, mxids)) > 1500000000 THEN 'fai
             WHEN bool_or(xids > 1.5 * current_setting('autovacuum_freeze_max_age')::bigint
                 OR mxids > 1.5 * current_setting('autovacuum_multixact_freeze_max_age')::bigint) THEN 'warning' ELSE 'ok' END,
        format('the oldest transaction id is %s transactions old', max(xids)),
-       'vacuum does not keep up, and at 2 billion the server stops writing: look for what holds it back (the checks above), then VACUUM'
+       'vacuum does not keep up, and at 2 billion the server stops writing: find what holds it back (the checks above), then VACUUM'
   FROM ages

@@ -18,17 +18,17 @@ SELECT 'captures', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(state = 'broken
        coalesce(left(string_agg(format('%s: %s', slot, CASE WHEN state = 'broken' THEN why ELSE concat_ws(', ', CASE state WHEN 'idle'
            THEN 'no client is connected' END, 'WAL ' || wal_status, pg_size_pretty(kept) || ' kept') END), '; ' ORDER BY slot), 250),
            'each has its client'),
-       'start its client. Broken: have the client make its slot anew and read the table, then once.relay_adopt(slot, reason); '
-           || 'until then the outbox is held. Not needed any more: pg_drop_replication_slot, and once.drop_relay'
+       'start its client. Broken: have the client create its slot again and read the table, then once.relay_adopt(slot, reason); '
+           || 'until then the outbox is held. No longer needed: pg_drop_replication_slot, and once.drop_relay'
   FROM captures WHERE state <> 'active' OR wal_status NOT IN ('reserved', 'extended')
 UNION ALL
 SELECT 'slots that count', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
-       coalesce(left(string_agg(slot_name, ', ' ORDER BY slot_name), 200), 'each that may read the outbox'),
+       coalesce(left(string_agg(slot_name, ', ' ORDER BY slot_name), 200), 'all that may read the outbox'),
        'a publication has once.outbox, and a slot does not count as a relay: if it is for events, once.add_capture(slot), or days are '
            || 'dropped that it has not passed'
   FROM strangers
 UNION ALL
 SELECT 'publication', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(pubname, ', ' ORDER BY pubname), 200), 'by the root, or not at all'),
-       'ALTER PUBLICATION ... SET (publish_via_partition_root = true): else events come from a table for each day'
+       'ALTER PUBLICATION ... SET (publish_via_partition_root = true): otherwise events come from a table for each day'
   FROM published WHERE NOT pubviaroot

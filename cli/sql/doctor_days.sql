@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- pgonce doctor: the days that there must be. once.setting says which, so only the contract's owner can run it.
+-- pgonce doctor: the required days. once.setting defines them, so only the contract's owner can run it.
 WITH span AS (
     SELECT floor(date_part('epoch', clock_timestamp()) / 86400)::int AS today, s.closed_before, s.horizon_days,
         s.days_ahead
@@ -24,15 +24,15 @@ WITH span AS (
 )
 SELECT 'partitions', CASE WHEN bool_or(day = 0) THEN 'failed' WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
        coalesce(format('%s missing: ', count(*)) || left(string_agg(parent || '_d' || day, ', ' ORDER BY parent, day), 150), 'all there'),
-       CASE WHEN bool_or(day = 0) THEN 'intent_d0, where the intents are whose keys are no UUIDv7, was dropped with'
-           || ' all of them, and is not made anew: restore the database'
-           ELSE 'the first call that needs one makes it, and so does the keeper' END
+       CASE WHEN bool_or(day = 0) THEN 'intent_d0, the partition of all keys that are not UUIDv7, was dropped with'
+           || ' its intents, and is not created again: restore the database'
+           ELSE 'the first call that needs one creates it, and so does the keeper' END
   FROM missing
 UNION ALL
 SELECT 'days ahead', CASE WHEN min(days) >= 1 THEN 'ok' WHEN max(t.at) > clock_timestamp() - interval '1 hour' THEN 'failed'
            ELSE 'warning' END,
        format('%s of %s', min(days), (SELECT days_ahead FROM span))
-           || CASE WHEN min(days) < 1 THEN coalesce(format(', and calls could not make one at %s', max(t.at)), '') ELSE '' END,
-       'the first call of a day makes the next day; where none can, calls fail with P4098 after midnight UTC. select once.add_days() says'
+           || CASE WHEN min(days) < 1 THEN coalesce(format(', and calls could not create one at %s', max(t.at)), '') ELSE '' END,
+       'the first call of a day creates the next day; else calls fail with P4098 after midnight UTC. select once.add_days() tells'
            || ' why: an event trigger that forbids DDL, or another transaction''s lock'
   FROM ahead, (SELECT to_timestamp(pg_sequence_last_value('once.days_failed_seq'))) AS t (at)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- pgonce doctor: whether what starts is finished, as far as the server counts calls (track_functions). A start without a finish is an
--- attempt that was answered from what is stored, or refused, or rolled back, or one whose finish was forgotten.
+-- pgonce doctor: whether started intents are finished, as far as the server counts calls (track_functions). A start without a finish is an
+-- attempt that was answered from a stored outcome, or refused, or rolled back, or one whose finish was forgotten.
 WITH called AS (
     SELECT coalesce(sum(f.calls) FILTER (WHERE f.funcname IN ('start', 'try_start')), 0) AS starts,
            coalesce(sum(f.calls) FILTER (WHERE f.funcname = 'finish'), 0) AS finishes

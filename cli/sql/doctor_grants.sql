@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- pgonce doctor, and pgonce init: what the contract's roles, those that there are, cannot call, since it was not granted to
--- them or is gone. By the catalogs alone, so any role can run it.
+-- pgonce doctor, and pgonce init: functions that the existing roles of the contract cannot call, because they were not granted
+-- or are gone. By the catalogs alone, so any role can run it.
 WITH roles AS (
     SELECT wanted.role_name, r.oid, wanted.functions
       FROM (VALUES

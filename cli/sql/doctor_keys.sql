@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- pgonce doctor: what the counters say of keys. once.counts() is for once_reader and once_keeper.
+-- pgonce doctor: what the counters show about keys. once.counts() is for once_reader and once_keeper.
 WITH counted AS (
     SELECT coalesce(sum(c.count) FILTER (WHERE c.verdict = 'new'), 0) AS new,
            coalesce(sum(c.count) FILTER (WHERE c.verdict IN
@@ -9,11 +9,11 @@ WITH counted AS (
 )
 SELECT 'keys of each attempt', CASE WHEN new >= 10000 AND repeated + mismatched = 0 THEN 'warning' ELSE 'ok' END,
        format('%s new intents, %s repeated attempts', new, repeated + mismatched),
-       'does the client make a new key for each attempt? Then nothing is protected: a key belongs to the intent, and every retry brings it'
+       'does the client make a new key for each attempt? Then nothing is protected: a key belongs to the intent, and every retry sends it'
   FROM counted
 UNION ALL
 SELECT 'keys too coarse', CASE WHEN mismatched >= 100 AND mismatched > 0.01 * attempts THEN 'warning' ELSE 'ok' END,
        format('%s of %s attempts came with another request', mismatched, coalesce(attempts, 0)),
-       'one key for different requests: put what makes them different into the key (the order''s id, not the customer''s), or do not '
-           || 'fingerprint what may change (a timestamp)'
+       'one key for different requests: put the difference into the key (the order''s id, not the customer''s), or do not '
+           || 'fingerprint values that may change (a timestamp)'
   FROM counted

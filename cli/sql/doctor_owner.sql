@@ -26,7 +26,7 @@ SELECT 'one owner', CASE count(*) WHEN 1 THEN 'ok' ELSE 'failed' END, string_agg
 UNION ALL
 SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warning' END,
        coalesce('missing: ' || string_agg(role_name, ', ' ORDER BY role_name) FILTER (WHERE oid IS NULL), 'all there'),
-       'have an administrator run CREATE ROLE name NOLOGIN for each, then run pgonce init again; or grant functions one by one, after'
+       'let an administrator run CREATE ROLE name NOLOGIN for each, then run pgonce init again; or grant functions one by one, after'
        || ' every init that replaces them'
   FROM roles
 UNION ALL
@@ -37,16 +37,16 @@ SELECT 'closed to PUBLIC', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
 UNION ALL
 SELECT 'closed tables', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(privilege_type <> 'SELECT') THEN 'failed' ELSE 'warning' END,
        coalesce('open: ' || left(string_agg(DISTINCT format('%s (%s to %s)', name, privilege_type, pg_get_userbyid(grantee)), ', '), 200),
-           'nobody but the owner touches a table'),
-       'REVOKE ALL ON these FROM the roles: they see every tenant, and what they write no function has checked'
+           'only the owner accesses tables'),
+       'REVOKE ALL ON these FROM the roles: they see every tenant, and no function checks what they write'
   FROM opened WHERE grantee <> 0 AND relkind IN ('r', 'p')
    AND (name, privilege_type, grantee) IS DISTINCT FROM
        ('once.outbox', 'SELECT', (SELECT r.oid FROM roles AS r WHERE r.role_name = 'once_capture'))
 UNION ALL
--- Functions without a leading underscore may have been granted one by one, on purpose; nobody has a use for the others.
+-- Functions without a leading underscore may have been granted one by one, on purpose; the others are internal.
 SELECT 'closed functions', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(name ~ '^once[.]_') THEN 'failed' ELSE 'warning' END,
        coalesce('open: ' || left(string_agg(DISTINCT format('%s to %s', name, pg_get_userbyid(grantee)), ', '), 200),
            'only the roles of the contract may execute a function'),
-       format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once, once_job FROM %s: grant it once_app, or what it needs, instead; pgonce init'
+       format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once, once_job FROM %s: grant it once_app, or single functions, instead; pgonce init'
               || ' does so, too, whenever it replaces the functions', string_agg(DISTINCT quote_ident(pg_get_userbyid(grantee)), ', '))
   FROM opened WHERE grantee <> 0 AND relkind = 'f' AND grantee NOT IN (SELECT r.oid FROM roles AS r WHERE r.oid IS NOT NULL)

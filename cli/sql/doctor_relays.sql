@@ -20,26 +20,26 @@ WITH relays AS (
 SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
        'after pg_repack of once.relay, or a dump restored into its own cluster, once.relay_adopt(relay, reason, xids_continue => true) '
-           || 'goes on where it was; after a restore from elsewhere xids_continue => false begins now, and once.parked_replay publishes '
-           || 'what came before; once.drop_relay deletes it'
+           || 'continues where it was; after a restore from elsewhere xids_continue => false begins now, and once.parked_replay publishes '
+           || 'the earlier events; once.drop_relay deletes it'
   FROM relays WHERE foreign_cluster
 UNION ALL
 SELECT 'relays running', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
-       coalesce('nobody works for ' || string_agg(relay, ', ' ORDER BY relay), 'each that there is'),
-       'start pgonce relay for it; a relay that is not needed any more keeps the outbox for ever: once.drop_relay(relay, reason)'
+       coalesce('no process for ' || string_agg(relay, ', ' ORDER BY relay), 'all of them'),
+       'start pgonce relay for it; a relay that is no longer needed keeps the outbox for ever: once.drop_relay(relay, reason)'
   FROM relays WHERE NOT running AND NOT foreign_cluster
 UNION ALL
 SELECT 'events without a relay', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s of topic %s, the oldest of %s', u.events, quote_literal(u.topic),
            to_char(u.oldest AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')), '; ' ORDER BY u.oldest), 200), 'none'),
-       'nobody will publish them, and they go when their day is dropped: start a relay with their topics, or once.add_capture for '
+       'they will not be published, and are deleted with their day: start a relay with their topics, or once.add_capture for '
            || 'the slot that reads them'
   FROM once.outbox_untaken() AS u
 UNION ALL
 SELECT 'relays behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s events, the oldest %s s old', relay, waiting, round(oldest_s)), '; ' ORDER BY oldest_s DESC),
            200), 'none'),
-       'pgonce parked list says which topics; the relay''s log says what its sink answers'
+       'pgonce parked list shows the topics; the relay''s log shows the answers of its sink'
   FROM undelivered WHERE oldest_s > 300
 UNION ALL
 SELECT 'dead events', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
@@ -50,7 +50,7 @@ UNION ALL
 SELECT 'messages behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s messages, the oldest parked for %s s', consumer, waiting, round(oldest_s)), '; '
            ORDER BY oldest_s DESC), 200), 'none'),
-       'pgonce parked list says which and why; see that pgonce consume runs'
+       'pgonce parked list shows them and the reasons; check that pgonce consume runs'
   FROM messages WHERE oldest_s > 300
 UNION ALL
 SELECT 'dead messages', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
@@ -59,5 +59,5 @@ SELECT 'dead messages', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
   FROM messages WHERE dead > 0
 UNION ALL
 SELECT 'relay flush', 'ok',
-       CASE WHEN once._wal_told() THEN 'the server tells what is on disk'
-       ELSE 'the server does not tell what is on disk: a relay makes each batch durable by a commit of its own' END, ''
+       CASE WHEN once._wal_told() THEN 'the server reports what is on disk'
+       ELSE 'the server does not report what is on disk: a relay makes each batch durable by an additional commit' END, ''

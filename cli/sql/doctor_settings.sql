@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- pgonce doctor: settings of the server, as they are for this role and database. Any role may look.
+-- pgonce doctor: settings of the server, as they are for this role and database. Any role may run it.
 WITH leaves AS (
     -- Not by regclass: that needs the right to use the schema.
     SELECT count(*) FILTER (WHERE c.relname = 'intent') AS intents, count(*) FILTER (WHERE c.relname = 'outbox') AS outboxes
@@ -19,16 +19,16 @@ WITH leaves AS (
 SELECT 'default isolation', CASE current_setting('default_transaction_isolation') WHEN 'read committed'
     THEN 'ok' ELSE 'warning' END,
        current_setting('default_transaction_isolation'),
-       'right, but under a higher level every race ends in 40001: retry the whole transaction, or set read committed for these roles'
+       'correct, but under a higher level every race ends in 40001: retry the whole transaction, or set read committed for these roles'
 UNION ALL
 SELECT 'synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'warning' ELSE 'ok' END,
     current_setting('synchronous_commit'),
-       'with off a crash can lose outcomes that were already answered: set it on for the roles that finish and complete'
+       'if it is off, a crash can lose outcomes that were already answered: set it on for the roles that finish and complete'
 UNION ALL
 SELECT 'fsync', CASE WHEN current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean
     THEN 'ok' ELSE 'warning' END,
        format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
-       'with either off a crash of the machine can lose or damage outcomes: only for tests'
+       'if either is off, a crash of the machine can lose or damage outcomes: only for tests'
 UNION ALL
 SELECT 'max_locks_per_transaction', CASE WHEN places < wanted THEN 'warning' ELSE 'ok' END,
        format('%s, for %s partitions of intents: room for %s open attempts, each with up to %s locks', places, intents,
@@ -39,7 +39,7 @@ SELECT 'max_locks_per_transaction', CASE WHEN places < wanted THEN 'warning' ELS
 UNION ALL
 SELECT 'connections', CASE WHEN taken > 0.9 * allowed THEN 'warning' ELSE 'ok' END,
        format('%s of %s are taken', taken, allowed),
-       'put a pooler in transaction mode before the server (PgBouncer), or raise max_connections: nobody gets in when all are taken'
+       'put a pooler in transaction mode before the server (PgBouncer), or raise max_connections: when all are taken, new ones are refused'
   FROM used
 UNION ALL
 SELECT 'autovacuum', CASE WHEN current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean

@@ -44,17 +44,17 @@ UNION ALL
 SELECT 'dead rows', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s dead, %s live', relname, n_dead_tup, n_live_tup), '; ' ORDER BY n_dead_tup DESC), 200),
            'few'),
-       'VACUUM these, and look for what holds it up: long transactions, abandoned replication slots, autovacuum settings'
+       'VACUUM these, and find what holds it up: long transactions, abandoned replication slots, autovacuum settings'
   FROM leaves WHERE n_dead_tup > 10000 + 0.2 * n_live_tup
 UNION ALL
 SELECT 'invalid indexes', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(left(string_agg(name, ', ' ORDER BY name), 200), 'none'),
-       'REINDEX INDEX CONCURRENTLY NAME, or drop what a REINDEX or CREATE INDEX that failed left behind (its name ends in _ccnew or _ccold)'
+       'REINDEX INDEX CONCURRENTLY NAME, or drop the index that a failed REINDEX or CREATE INDEX left (its name ends in _ccnew or _ccold)'
   FROM broken
 UNION ALL
 SELECT 'primary keys', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce('missing on ' || left(string_agg(relname, ', ' ORDER BY relname), 150), 'on every partition of intents'),
-       'stop all callers: without it one key can have two intents. Find the doubles, then ALTER TABLE once.NAME ADD PRIMARY KEY (scope, '
+       'stop all callers: without it one key can have two intents. Find the duplicates, then ALTER TABLE once.NAME ADD PRIMARY KEY (scope, '
            || 'key, tenant, bucket)'
   FROM intents AS l
  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_index AS x
@@ -65,7 +65,7 @@ SELECT 'pending detach', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        'a DETACH CONCURRENTLY was interrupted: the keeper ends it; by hand: ALTER TABLE once.intent DETACH PARTITION once.NAME FINALIZE'
   FROM leaves WHERE detaching
 UNION ALL
--- The functions run as the owner, whom row security binds where it is forced.
+-- The functions run as the owner, and row security applies to the owner only if it is forced.
 SELECT 'row security', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(relforcerowsecurity) THEN 'failed' ELSE 'warning' END,
        coalesce('on for ' || left(string_agg(relname, ', ' ORDER BY relname), 150), 'off: the functions decide who sees what'),
        'ALTER TABLE once.NAME NO FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY: it hides rows from the functions themselves, which '

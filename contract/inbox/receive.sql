@@ -31,7 +31,7 @@ BEGIN
     IF pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id)) THEN
         IF bucket = 0 OR once._is_today(bucket) THEN
             open := true;
-        ELSE                            -- a branch of its own: an expression is prepared as a whole
+        ELSE                            -- in its own branch: an expression is prepared as a whole
             open := once._is_open(bucket) OR once._open_day(bucket) = 'open';
         END IF;
         IF open THEN

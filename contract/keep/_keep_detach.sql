@@ -29,7 +29,7 @@ BEGIN
        AND pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user::text),
                        (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'once.intent'::regclass), 'USAGE') THEN
         RETURN ROW(0, true, statement || CASE WHEN pending THEN '' ELSE ' CONCURRENTLY' END,
-            format('day %s is to be detached', closing.day))::once.kept;
+            format('day %s can be detached', closing.day))::once.kept;
     END IF;
     PERFORM set_config('lock_timeout', '100ms', true);
     EXECUTE statement;

@@ -36,7 +36,7 @@ BEGIN
     END IF;
     claimed := once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention, traceparent,
         takeover);
-    IF claimed.verdict = 'new_claim' THEN       -- a branch of its own: an expression is prepared as a whole
+    IF claimed.verdict = 'new_claim' THEN       -- in its own branch: an expression is prepared as a whole
         RETURN claimed;
     ELSIF claimed.verdict = 'mismatch' THEN
         PERFORM once._refuse('P4002', tenant, scope, key);

@@ -168,7 +168,7 @@ static once_code submit(once_batcher *batcher, const once_operation *wanted, onc
 	if (now->pending >= options->pending_max || now->pending_bytes >= options->pending_bytes_max ||
 	    wanted->outcome.response_body.length > options->pending_bytes_max - now->pending_bytes) {
 		return error_make(error, ONCE_OVERLOADED, NULL, false, "too many operations wait for the database", NULL,
-		                  "Try again later; if this lasts, the database is too slow for what it is asked.");
+		                  "Try again later; if this persists, the database is too slow for this load.");
 	}
 	once_operation *made = operation_copy(wanted);
 	if (made == NULL) {

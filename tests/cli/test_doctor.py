@@ -28,7 +28,7 @@ OF_THE_TESTS = {"autovacuum": "warning", "fsync": "warning", "idle in transactio
 def test_a_fresh_installation_is_well(pgonce):
     assert not_ok(checks(pgonce, 0)) == OF_THE_TESTS
     text = pgonce("doctor").stdout.decode()
-    assert "0 to repair, 4 to mind, 5 skipped" in text
+    assert "0 to repair, 4 warnings, 5 skipped" in text
 
 
 def test_each_finding_says_what_to_do(pgonce):

@@ -379,7 +379,7 @@ def test_resolve_all_says_that_decisions_may_be_stored_only_where_the_connection
         behind = Command(proxy.dsn(db.name))
         proxy.lose_answer("resolve_many")
         lost = behind(*words)
-        assert lost.returncode != 0 and b"the last decisions may or may not be stored, start it again: " in lost.stderr, lost
+        assert lost.returncode != 0 and b"the last decisions may or may not be stored: run it again: " in lost.stderr, lost
         proxy.lose_answer("resolve_many")
         dry = behind(*words, "--dry-run")
         assert dry.returncode != 0 and b"cannot decide: " in dry.stderr, dry

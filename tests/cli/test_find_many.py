@@ -91,7 +91,7 @@ def test_a_connection_that_is_lost_in_the_middle_is_told_and_the_document_is_not
         proxy.lose_from_server(b"D", b"key 500")
         done = Command(proxy.dsn(db.name))("find", "--limit", "3000", *words)
     assert done.returncode == 3 and b"server closed the connection" in done.stderr, done.stderr
-    assert b"what is listed is not all: 2500 intents" in done.stderr
+    assert b"the list is incomplete: 2500 intents" in done.stderr
     assert done.stdout.count(b"key ") == 2500 and b"whole story" not in done.stdout
     if words:
         with pytest.raises(ValueError):

@@ -285,7 +285,7 @@ def test_many_are_narrowed_by_age_as_the_list_tells_it(pgonce, db, relay, emit):
         assert json.loads(text_of(parked(pgonce, "retry", "--until", *words, "--json")))["items"] == count
     text_of(parked(pgonce, "discard", "--until", "1h", "--yes", "--reason", "r"))
     assert (state_of(pgonce, old), state_of(pgonce, new)) == ("passed", "dead")
-    assert "'soon-ish' is no time" in text_of(parked(pgonce, "retry", "--until", "soon-ish"), 2)
+    assert "'soon-ish' is not a time" in text_of(parked(pgonce, "retry", "--until", "soon-ish"), 2)
 
 
 def test_thousands_are_decided_about_in_many_transactions(pgonce, db, relay, emit):
@@ -342,7 +342,7 @@ def test_replay_must_be_told_from_when_and_by_whom(pgonce, relay):
     relay("orders"), relay("audit")
     assert "needs --since" in text_of(parked(pgonce, "replay", "--reason", "r"), 2)
     assert "--relay" in text_of(parked(pgonce, "replay", "--since", "yesterday", "--reason", "r"), 2)
-    assert "'whenever' is no time" in text_of(parked(pgonce, "replay", "--since", "whenever", "--relay", "orders", "--reason", "r"), 2)
+    assert "'whenever' is not a time" in text_of(parked(pgonce, "replay", "--since", "whenever", "--relay", "orders", "--reason", "r"), 2)
     assert parked(pgonce, "replay", "--since", "yesterday", "--relay", "ordres", "--reason", "r").returncode == 5
 
 

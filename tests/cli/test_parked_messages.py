@@ -178,7 +178,7 @@ def test_many_are_narrowed_by_age_as_the_list_tells_it(pgonce, db, park):
         assert count_of(pgonce, "retry", "--until", *words)["items"] == count
     text_of(parked(pgonce, "discard", "--until", "1h", "--yes", "--reason", "r"))
     assert db.rows("SELECT message_id FROM once.parked_message") == [("new",)]
-    assert "'soon-ish' is no time" in text_of(parked(pgonce, "retry", "--until", "soon-ish"), 2)
+    assert "'soon-ish' is not a time" in text_of(parked(pgonce, "retry", "--until", "soon-ish"), 2)
 
 
 def test_what_a_consumer_is_trying_is_skipped_and_told(pgonce, db, park):
@@ -215,7 +215,7 @@ def test_a_run_that_loses_its_connection_says_what_is_done_and_the_next_one_does
                " IF (SELECT count(*) FROM once.parked_decision) = 2500 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;"
                "CREATE TRIGGER cut BEFORE INSERT ON once.parked_decision FOR EACH ROW EXECUTE FUNCTION cut()")
     done = parked(pgonce, "discard", "--state", "dead", "--yes", "--reason", "r")
-    assert done.returncode != 0 and b"may or may not be stored, start it again" in done.stderr
+    assert done.returncode != 0 and b"may or may not be stored: run it again" in done.stderr
     assert b"discard: 2000 messages: given up" in done.stdout
     assert db.value("SELECT count(*) FROM once.parked_message") == 2000
     db.execute("DROP TRIGGER cut ON once.parked_decision")

@@ -238,12 +238,12 @@ REFUSED = {
     ),
     "a certificate that another server let in": (
         {"once": "once on; once_tenant t-${ssl_client_serial}-x;"},
-        "anybody can make",
+        "anyone can make",
         "map $ssl_client_verify $caller { SUCCESS $ssl_client_serial; }",
     ),
     "a certificate's issuer in the scope, with no tenant": (
         {"once": "once on; once_tenant none; once_scope $Ssl_client_i_dn;", "server": "ssl_verify_client optional_no_ca;"},
-        "anybody can make",
+        "anyone can make",
         "$ssl_client_fingerprint",
     ),
     "a certificate that auth_request looks at, and an address that needs neither": (
@@ -252,7 +252,7 @@ REFUSED = {
             "server": "ssl_verify_client optional_no_ca;",
             "location": "satisfy any; allow 127.0.0.1; deny all; auth_request /auth;",
         },
-        "anybody can make",
+        "anyone can make",
         "$ssl_client_fingerprint",
     ),
     "a user whom an address lets in": (
