@@ -13,11 +13,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITE = ROOT / "spec/cases"
 TRANSPARENCY = ROOT / "tests/transparency"
 PAGE = ROOT / "docs/clients.md"
-CLIENTS = ("node", "python", "go", "java")
+CLIENTS = json.loads((ROOT / "tools/languages.json").read_text())  # in the order of their columns
 # Frameworks and drivers that a case's doors may use to name a part of a client.
-PSYCOPG = ("psycopg", "psycopg-async", "sqlalchemy-psycopg", "sqlalchemy-psycopg2", "sqlalchemy-async-psycopg")
-WAYS = {"node": {"express": "Express", "fastify": "Fastify", "node-http": "plain http"}, "python": {"starlette": "Starlette", "fastapi": "FastAPI", "flask": "Flask", "django": "Django", **{driver: driver for driver in PSYCOPG}},
-        "go": {"pgx": "pgx"}, "java": {"jdbc": "JDBC", "spring": "Spring"}}  # fmt: skip
+WAYS = {client: about["ways"] for client, about in CLIENTS.items()}
 # By file: the doors that are not clients, by their names in a case's doors.
 OTHERS = {"sql": ("sql",), "http": ("gateway",), "cross": ("sql", "gateway"), "faults": ()}
 TITLES = {
@@ -77,21 +75,10 @@ def holds(case, door):
     """yes, the frameworks that it applies to, or -."""
     named = case.get("doors")
     if door in CLIENTS:
-        ways = [title for way, title in WAYS.get(door, {}).items() if way in (named or ())]
+        ways = [title for way, title in WAYS[door].items() if way in (named or ())]
         return "yes" if not named or {"client", door} & set(named) else ", ".join(ways) or "-"
     # A cross case that is not for one kind of client is run with plain SQL and the gateway together.
     return "yes" if not named or door in named else "-"
-
-
-DRIVERS = {
-    "node": "pg; Express, Fastify, plain http",
-    "python": "psycopg 3, asyncpg, SQLAlchemy 2; FastAPI, Django, Flask",
-    "go": "pgx, database/sql; net/http",
-    "java": "JDBC, Spring; Spring Boot",
-}
-
-
-EXAMPLES = {"node": "express-orders", "python": "fastapi-payments", "go": "go-orders", "java": "spring-payments"}
 
 
 def page():
@@ -101,8 +88,7 @@ def page():
         start = f"quickstart-{client}.md"
         linked = f"[{start}]({start})" if (ROOT / "docs" / start).exists() else ""
         name = f"{client} (`clients/{client}/README.md`)" if (ROOT / "clients" / client / "README.md").exists() else client
-        example = EXAMPLES[client]
-        rows.append(f"| {name} | {DRIVERS[client]} | {linked} | `examples/{example}` |")
+        rows.append(f"| {name} | {CLIENTS[client]['drivers']} | {linked} | `examples/{CLIENTS[client]['example']}` |")
     text = HEAD % "\n".join(rows)
     for file, (title, about) in TITLES.items():
         doors = (*present, *OTHERS[file])
@@ -116,7 +102,7 @@ def frameworks():
     """The part of the page about the transparency suite."""
     shared = json.loads((TRANSPARENCY / "cases.json").read_text())["cases"]
     counts, differs, left_out = [], [], []
-    for path in sorted(TRANSPARENCY.glob("*/application.json"), key=lambda path: (CLIENTS.index(json.loads(path.read_text())["language"]), path)):
+    for path in sorted(TRANSPARENCY.glob("*/application.json"), key=lambda path: (list(CLIENTS).index(json.loads(path.read_text())["language"]), path)):
         said = json.loads(path.read_text())
         own = path.parent / "cases.json"
         here = [case for case in shared if path.parent.name in case.get("applications", [path.parent.name])] + (json.loads(own.read_text())["cases"] if own.exists() else [])
@@ -165,6 +151,7 @@ def main():
     parser.add_argument("--results")
     given = parser.parse_args()
     problems = list(disagreements(given.results)) if given.results else []
+    problems += [f"tools/languages.json has no {path.parent.name}" for path in sorted((ROOT / "clients").glob("*/test.sh")) if path.parent.name not in CLIENTS]
     if not given.check:
         PAGE.write_text(page())
     elif not PAGE.exists() or PAGE.read_text() != page():

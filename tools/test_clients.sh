@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: PostgreSQL
-# Tests the clients of clients/: test_clients.sh [LANGUAGE...]; by default all of them. Each has a test.sh, which installs its dependencies from its
+# Tests the clients of clients/: test_clients.sh [LANGUAGE...]; by default those of tools/languages.json. Each has a test.sh, which installs its dependencies from its
 # registry and exits with 77 if its toolchain is missing; with its dependencies its agent plays the cases of
 # spec/cases (tests/clients/test_agents.py), the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
 # without pgonce (tests/transparency), its example is hammered (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md): these
@@ -16,9 +16,11 @@ told=$(mktemp -d) # LANGUAGE.verdict: one line, such as "tested"; LANGUAGE.log
 trap 'rm -rf "$PGONCE_CONFORMANCE_RESULTS" "$told"' EXIT
 trap 'trap - INT TERM; kill 0' INT TERM
 verdict() { echo "$2" > "$told/$1.verdict"; }
+# The languages, or the example of one, from the table.
+table() { /usr/bin/python3 -c "import json; table = json.load(open('tools/languages.json')); print($1)"; }
 
 test_language() {
-	local language=$1 status=0 example
+	local language=$1 status=0
 	if [ ! -x "clients/$language/test.sh" ]; then
 		verdict "$language" "left out (there is none)"
 		return
@@ -30,13 +32,7 @@ test_language() {
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/transparency/run.py --language "$language" || status=1
 	[ "$status" -ne 0 ] || [ "${MUTATIONS:-}" != yes ] || /usr/bin/python3 tests/clients/mutations.py "$language" || status=1
 	if [ $status -eq 0 ] && [ "${QUICK:-}" != yes ]; then
-		case $language in
-		node) example=express ;;
-		python) example=fastapi ;;
-		go) example=go-orders ;;
-		java) example=spring ;;
-		esac
-		PGONCE_EXAMPLES=$language /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/clients/test_examples.py -k "$example" || status=1
+		PGONCE_EXAMPLES=$language /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/clients/test_examples.py -k "$(table "table['$language']['example']")" || status=1
 	fi
 	case $status in
 	0) verdict "$language" tested ;;
@@ -48,7 +44,8 @@ test_language() {
 		verdict "$language" "failed (torture)"
 }
 
-[ $# -gt 0 ] || set -- node python go java
+read -ra languages <<< "$(table "*table")"
+[ $# -gt 0 ] || set -- "${languages[@]}"
 running=0
 for language in "$@"; do
 	verdict "$language" "failed (ended early)"
