@@ -211,7 +211,7 @@ once_code error_of_refusal(once_error **error, const char *sqlstate, const char 
 	const char *hint = "The server is there, and not ready yet: try again.";
 
 	if (error_refuses_us(sqlstate)) {
-		hint = "The server is there and refuses: create what the message names, or change the connection string (or "
+		hint = "The server refuses the connection: create what the message names, or change the connection string (or "
 		       "PGUSER, PGDATABASE, "
 		       "PGPASSWORD).";
 	} else if (strncmp(sqlstate, "53", 2) == 0) {

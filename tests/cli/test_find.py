@@ -73,7 +73,7 @@ def test_an_event_leads_to_its_intent(pgonce, charged):
 
 @pytest.mark.parametrize("options, said", [
     (("--trace", "4bf92f"), "neither a trace's id nor a traceparent"), (("--event", "17"), "is a UUID"), (("--result", "17"), "TYPE:ID"),
-    (("--since", "next week maybe"), "no time"), (("--result", "a:b", "--result-id", "c"), "only one"), (("--state", "stale"), "one of"),
+    (("--since", "next week maybe"), "not a time"), (("--result", "a:b", "--result-id", "c"), "only one"), (("--state", "stale"), "one of"),
 ])
 def test_a_mark_that_is_none_is_refused_and_not_searched_for(pgonce, options, said):
     done = pgonce("find", *options)
@@ -215,7 +215,7 @@ def test_a_dry_run_tells_what_is_before_and_after_and_what_verify_says(pgonce, d
     done = pgonce("resolve", "--scope", "payments", "--key", "k", "--as", "succeeded", "--status", "201", "--reason", "seen", "--dry-run")
     text = done.stdout.decode()
     for part in ("before   processing, fence 1", "after    succeeded, fence 2, status 201", "nothing is run again", "absent",
-                 "not what you are about to decide", "nothing was changed"):
+                 "which contradicts your decision", "nothing was changed"):
         assert part in text, text
     assert db.value("SELECT state FROM once.intent") == "processing"
 
@@ -343,7 +343,7 @@ def test_resolve_all_is_narrowed_by_tenant_and_time(pgonce, db):
                            (("--since", "yesterday", "--until", "tomorrow"), 2), (("--since", "tomorrow"), 0)):
         assert json.loads(pgonce(*words, *options).stdout)["decided"] == count, options
     done = pgonce(*words, "--since", "when it was warm")
-    assert done.returncode == 2 and b"no time" in done.stderr
+    assert done.returncode == 2 and b"not a time" in done.stderr
 
 
 ALL = ("resolve", "--scope", "payments", "--all", "--as", "failed_retryable")

@@ -105,7 +105,7 @@ def test_a_server_that_ends_the_search_in_the_middle_is_told(pgonce, db, stored)
     begun = os.read(process.stdout.fileno(), 4096)
     db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgonce' AND datname = current_database()")
     status, out, err = ends(process)
-    assert status == 3 and b"what is listed is not all" in err, err
+    assert status == 3 and b"the list is incomplete" in err, err
     with pytest.raises(ValueError):
         json.loads(begun + out)
 

@@ -202,12 +202,12 @@ REFUSED = {
     "no database": ({"database": ""}, "once_database", "add it to http"),
     "gRPC": ({"handler": "grpc_pass grpc://app;"}, "trailers", "grpc_pass"),
     "memcached": ({"handler": "set $memcached_key x; memcached_pass app;"}, "only reads", "memcached_pass"),
-    "intercepted errors": ({"location": "proxy_intercept_errors on;"}, "another answer", "turn it off"),
-    "intercepted errors, FastCGI": ({"location": "fastcgi_intercept_errors on;", "handler": "fastcgi_pass app;"}, "another answer", "turn it off"),
-    "intercepted errors, uwsgi": ({"location": "uwsgi_intercept_errors on;", "handler": "uwsgi_pass app;"}, "another answer", "turn it off"),
+    "intercepted errors": ({"location": "proxy_intercept_errors on;"}, "by another one", "turn it off"),
+    "intercepted errors, FastCGI": ({"location": "fastcgi_intercept_errors on;", "handler": "fastcgi_pass app;"}, "by another one", "turn it off"),
+    "intercepted errors, uwsgi": ({"location": "uwsgi_intercept_errors on;", "handler": "uwsgi_pass app;"}, "by another one", "turn it off"),
     "intercepted errors, a variable's target": (
         {"location": "proxy_intercept_errors on;", "handler": "proxy_pass http://$host;"},
-        "another answer",
+        "by another one",
         "turn it off",
     ),
     "the next upstream for what may have run": (
@@ -228,8 +228,8 @@ REFUSED = {
     ),
     "slices": ({"location": "slice 1m;"}, "many requests", "slice 0"),
     "slices, inherited": ({"server": "slice 1m;"}, "many requests", "slice 0"),
-    "a request more after each answer": ({"location": "post_action /again;"}, "once more", "mirror"),
-    "a request more, inherited": ({"http": "post_action /again;"}, "once more", "remove it"),
+    "a request more after each answer": ({"location": "post_action /again;"}, "again after each answer", "mirror"),
+    "a request more, inherited": ({"http": "post_action /again;"}, "again after each answer", "remove it"),
     "no headers for the upstream": ({"location": "proxy_pass_request_headers off;"}, "drops", "once_handoff off"),
     "a certificate that anybody can make": (
         {"once": "once on; once_tenant $ssl_client_s_dn;", "server": "ssl_verify_client optional_no_ca;"},
