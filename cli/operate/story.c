@@ -146,7 +146,7 @@ const char *story_meaning(const char *verdict)
 	    {"retryable_failure", "failed without effect; the next attempt may run"},
 	    {"final_failure", "failed for good; every attempt gets the stored outcome"},
 	    {"in_doubt", "its outcome is unknown; find out, then pgonce resolve"},
-	    {"expired", "its retention has ended; a late attempt is refused and does not run"},
+	    {"expired", "its retention has ended; a late attempt is refused, and not run again"},
 	    {"absent", "nothing is stored"},
 	    /* end of spec */
 	};

@@ -14,11 +14,11 @@
 
 enum {
 	/* spec: retries */
-	/* how long the first pause is at most */
+	/* the longest first pause */
 	BACKOFF_FIRST_MS = 5,
-	/* and any pause */
+	/* the longest pause */
 	BACKOFF_MAX_MS = 1000,
-	/* when a call gives up, unless it says otherwise */
+	/* the default deadline of a call */
 	DEADLINE_MS = 30000,
 	/* end of spec */
 	STEPS_BESIDE_STATEMENTS = 3 /* BEGIN, finish_new, COMMIT */
