@@ -14,7 +14,7 @@ TESTED := PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUI
 ON_SERVER = $(if $(PG),server=$$(tools/matrix.py --bindir $(PG)) && PGONCE_PG_BINDIR=$$server) PGONCE_BUILD=$(CURDIR)/$(BUILD)
 SANITIZED := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dsbom=false
 
-.PHONY: help run test test-native test-clients test-frameworks check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install spec torture torture-selftest model test-matrix build build-sanitized docs clean stop
+.PHONY: help run test test-native test-clients test-frameworks test-citus check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install spec torture torture-selftest model test-matrix build build-sanitized docs clean stop
 
 CHECKED := tests/contract tests/lib tests/http tests/gateway tests/extension
 
@@ -48,6 +48,10 @@ test-clients: setup-test-clients build ## the clients of clients/ (LANGUAGES="no
 
 test-frameworks: setup-test-frameworks ## the frameworks' own test suites, without pgonce and with it (LANGUAGES="node go"; SOURCES=DIR: clones of what comes from git); says what is left out
 	@SOURCES="$(SOURCES)" $(PYTHON) tests/frameworks/run.py $(addprefix --language ,$(LANGUAGES)) || [ $$? -eq 77 ]
+
+test-citus: setup-test-citus build ## the contract on Citus, built into build-citus from SOURCE=DIR, a clone of its public repository (13.2 for PostgreSQL 15, 14.0 for 17)
+	@tools/citus.sh "$(SOURCE)" build-citus
+	PGONCE_CITUS_BINDIR=$(CURDIR)/build-citus/bin $(TESTED) $(PYTEST) tests/citus
 
 test-sanitized: setup-test build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD)-sanitized --quiet

@@ -199,7 +199,8 @@ EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
 ABOUT(doctor_about,
       "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
       "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
-      "what holds back vacuum (transactions, slots, standbys), the keeper, relays, slots that count as relays, "
+      "what holds back vacuum (transactions, slots, standbys), Citus, the slots of a divided node, the keeper, relays, "
+      "slots that count as relays, "
       "consumers, and keys that look wrong (new for "
       "each attempt, or too coarse). Changes nothing.",
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "

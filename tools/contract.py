@@ -18,7 +18,7 @@ RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_te
 
 # In the order in which their tables are created.
 ROOMS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "parked", "keep", "see", "slot", "access")
-NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql", "remember.sql", "restore.sql")
+NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql", "remember.sql", "restore.sql", "citus.sql")
 
 
 def functions():
@@ -63,6 +63,7 @@ def parts():
     code.append((ROOT / "see/drop_views.sql").read_text())
     code += [path.read_text() for path in sorted((ROOT / "see/views").glob("*.sql"))]
     code.append((ROOT / "access/grants.sql").read_text())
+    code.append((ROOT / "slot/citus.sql").read_text())
     # Functions and views are replaced as a whole at each upgrade, so they carry no state and have one checksum.
     yield "code", 0, "functions and grants", re.sub(r"^CREATE (FUNCTION|PROCEDURE)", r"CREATE OR REPLACE \1", "\n".join(code), flags=re.M)
     yield "days", 0, "first_days", (ROOT / "keep/first_days.sql").read_text()

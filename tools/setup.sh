@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Makes sure that a task has the packages it needs: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients,
-# test-clients, test-frameworks.
+# test-clients, test-frameworks, test-citus.
 # On Debian and Ubuntu it installs the missing packages: it says which and why, and uses sudo only for that. On other systems it only names
 # them.
 # Servers that it installs are neither started nor set to start with the machine.
@@ -28,7 +28,7 @@ libnats-dev:run? build?:library libnats:the NATS client library
 librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
 postgresql:run test bench test-frameworks:server:the private PostgreSQL
-postgresql-server-dev:test? bench?:headers:its headers, for pgonce_native
+postgresql-server-dev:test? bench? test-citus?:headers:its headers, for pgonce_native and Citus
 postgresql-repack:test?:file /usr/lib/postgresql/*/bin/pg_repack:rewrites tables beside a relay at work
 nginx:run test bench:program nginx:the gateway's server
 nats-server:run? test bench-events:program nats-server:the private NATS
@@ -61,17 +61,21 @@ redis-server:bench bench-gateway bench-clients:program redis-server:what the ben
 nodejs:bench-gateway bench-events bench-clients test-clients? test-frameworks?:program node:runs the peers, and the Node client
 npm:bench-gateway bench-events bench-clients test-clients? test-frameworks?:program npm:fetches the peers, and what the Node client needs
 python3-venv:bench-clients test-clients? test-frameworks?:module ensurepip:a virtual environment for the Python client
-git:test-frameworks:program git:fetches the frameworks
+git:test-frameworks test-citus:program git:fetches the frameworks; tells the version of Citus
+make:test-citus:program make:builds Citus
+libkrb5-dev:test-citus:file /usr/include/gssapi/gssapi.h:headers of PostgreSQL's own headers, for Citus
+libzstd-dev:test-citus:library libzstd:compresses columns of Citus
+liblz4-dev:test-citus:library liblz4:compresses columns of Citus
 "
 servers="nginx redis-server pgbouncer nats-server rabbitmq-server prometheus"
 
-usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | test-clients | test-frameworks"
+usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | test-clients | test-frameworks | test-citus"
 task=${1:?$usage}
 case $task in
 run | build) tasks=$task ;;
 test | lint | bench) tasks="build $task" ;;
 bench-gateway | bench-events | bench-clients) tasks="build bench $task" ;;
-test-clients) tasks="build test $task" ;;
+test-clients | test-citus) tasks="build test $task" ;;
 test-frameworks) tasks=$task ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac

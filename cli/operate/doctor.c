@@ -44,8 +44,10 @@ static const section sections[] = {
     {SQL_DOCTOR_ACTIVITY,
      "long transactions|idle in transaction|prepared transactions|replication slots|standby feedback|wraparound",
      false},
+    {SQL_DOCTOR_CITUS, "citus", false},
     {SQL_DOCTOR_OWNER, "one owner|roles|closed to PUBLIC|closed tables|closed functions", true},
     {SQL_DOCTOR_GRANTS, "grants", true},
+    {SQL_DOCTOR_SLOTS, "slots", true},
     {SQL_DOCTOR_STORAGE,
      "collation|fillfactor|autovacuum of partitions|dead rows|invalid indexes|primary keys|pending detach|row "
      "security|replica identity",

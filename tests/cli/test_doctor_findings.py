@@ -51,6 +51,7 @@ HARMS = {
         ("grants", "failed", "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM once_app"),
         ("contract", "failed", "UPDATE once.migration SET checksum = 'x' WHERE version = 0"),
         ("max_locks_per_transaction", "warning", "SELECT once.add_days(40)"),
+        ("slots", "failed", "CREATE SEQUENCE once.slot_7_seq"),
         ("synchronous_commit", "warning", set_for_database("synchronous_commit = off")),
         ("default isolation", "warning", set_for_database("default_transaction_isolation = ''serializable''")),
         ("writable", "failed", set_for_database("default_transaction_read_only = on")),
@@ -394,3 +395,18 @@ def test_a_table_without_a_replica_identity_is_found(pgonce, db, table):
     db.execute(f"ALTER TABLE once.{table} REPLICA IDENTITY NOTHING")
     row = checks(pgonce, 1)["replica identity"]
     assert row["level"] == "failed" and table in row["found"] and "FULL" in row["advice"]
+
+
+def test_a_divided_node_is_told_and_so_is_one_that_has_lost_its_guard(pgonce, db):
+    assert checks(pgonce, 0)["slots"]["found"] == "not divided: this node serves every tenant"
+    db.execute("CALL once.divide(true)")
+    db.execute("SELECT once_job.close_slot(3)")
+    assert checks(pgonce, 0)["slots"]["found"] == "63 of 64 are open here"
+    db.execute("CREATE OR REPLACE FUNCTION once._serves(tenant text) RETURNS boolean LANGUAGE sql AS ' SELECT true '")  # as a restored extension has it
+    row = checks(pgonce, 1)["slots"]
+    assert row["level"] == "failed" and "once.divide()" in row["advice"]
+    db.execute("CALL once.divide()")
+    assert checks(pgonce, 0)["slots"]["found"] == "63 of 64 are open here"
+    db.execute("DROP SEQUENCE once.slot_5_seq")
+    row = checks(pgonce, 1)["slots"]
+    assert row["level"] == "failed" and row["found"].startswith("1 of 64 sequences") and "epoch" in row["advice"]

@@ -12,7 +12,7 @@ from .logins import TENANT_CALLS, call_as, make_logins
 TENANT = "acme"
 SLOTS = 64
 PURE = {"salt", "fingerprint", "request_fingerprint"}  # every node has the same salt
-SCRIPTS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql", "remember.sql", "restore.sql")  # preparation.sql is for them
+SCRIPTS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql", "remember.sql", "restore.sql", "citus.sql")  # preparation.sql is for them
 KEYS = {"plain": lambda db: "k", "of today": lambda db: uuid7(now_ms(db))}
 
 
