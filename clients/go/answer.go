@@ -17,10 +17,10 @@ type Answer struct {
 	Header http.Header
 	// Body is the answer's bytes, as they are stored.
 	Body []byte
-	// ResultType and ResultID refer to what was made: "order", "17".
+	// ResultType and ResultID refer to the result: "order", "17".
 	ResultType, ResultID string
 
-	// Replayed: it was read from what is stored, and the effect did not run now.
+	// Replayed: the answer was stored before, and the effect did not run now.
 	Replayed bool
 	// Traceparent of the first attempt.
 	Traceparent string
@@ -89,7 +89,7 @@ func orNull(text string) any {
 	return text
 }
 
-// finalStatus gives 0 for what is no final status of HTTP: it is not stored.
+// finalStatus returns 0 for a status that is not a final status of HTTP: it is not stored.
 func finalStatus(status int) int {
 	if status < 200 || status > 599 {
 		return 0

@@ -15,7 +15,7 @@ import (
 // for an effect that does not return (abandon).
 type holding[T any] struct {
 	tx T
-	// settle stores the answer and commits. What the effect does afterwards has no transaction.
+	// settle stores the answer and commits. Later statements of the effect have no transaction.
 	settle func(Answer) error
 	// abandon rolls back from another goroutine. false: the effect has returned, or settled.
 	abandon func() bool
@@ -37,7 +37,7 @@ type attempt[T any] struct {
 	unknown            bool   // its COMMIT was sent and not answered
 	lost               bool   // its connection is gone
 	proceeded, applied bool   // the effect was called; it returned
-	isGone             bool   // the effect has ended the transaction by itself
+	isGone             bool   // the effect has ended the transaction
 	gone               []byte // the fingerprint then
 }
 
@@ -49,7 +49,7 @@ type starter struct {
 	hashed             []byte
 	whole              Query
 	fence              int32
-	message            bool // whole is the inbox's question, and says whether it is to be applied
+	message            bool // whole calls once.receive, which tells whether to apply the message
 }
 
 func newStarter(scope, key string, request any, o options, traceparent any) (*starter, error) {
@@ -289,8 +289,8 @@ func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, an
 	return nil
 }
 
-// The effect has ended the transaction by itself, and perhaps by COMMIT: nobody knows, and no attempt
-// may run. The transaction and its lock are gone, so another attempt may have begun.
+// The effect has ended the transaction, perhaps by COMMIT: the outcome is unknown, and no attempt may
+// run. The transaction and its lock are gone, so another attempt may have begun.
 func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 	if a.start.fence > 0 {
 		return inDoubt(cause) // the gateway in front notes it
@@ -395,8 +395,8 @@ func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []s
 	return a.failed(ctx, session, err)
 }
 
-// What the application says of its own answer: nobody knows. The effect is taken back, and the
-// intent in doubt.
+// The application declares its outcome unknown. The effect is rolled back, and the intent is put in
+// doubt.
 func (a *attempt[T]) doubt(ctx context.Context, session Session[T], found *row, answer Answer) error {
 	var stored *bool
 	unknown, err := session.Close(ctx, []string{undo}, Query{

@@ -18,14 +18,14 @@ type call struct {
 	scope       string
 	tenant, key string
 	fence       int32 // of the gateway in front that has claimed it, and whose claim is finished here; 0: none has
-	claimed     bool  // a gateway in front has claimed it, and nobody has said that its claim is to be finished here
+	claimed     bool  // a gateway in front has claimed it, and the settings do not say that its claim is finished here
 	body        []byte
 
 	// ctx is the handler's. That the client leaves does not end it, so the answer is finished, and stored.
 	// Its time does, and what else ends the request's.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// waiting is for a connection. Who has left needs none.
+	// waiting is for a connection. A client that has left needs none.
 	waiting context.Context
 	visible atomic.Bool // the client's leaving
 	timer   *time.Timer
@@ -79,7 +79,7 @@ func (c *call) end() {
 	}
 }
 
-// cutOff ends the attempt of a handler whose time is over. One that heeds its context returns by itself.
+// cutOff ends the attempt of a handler whose time is over. A handler that heeds its context returns early.
 func (c *call) cutOff(told func()) {
 	c.cancel(ErrTimedOut)
 	select {
@@ -100,7 +100,7 @@ func (c *call) cutOff(told func()) {
 	}()
 	c.answer.cutOff()
 	if c.r.ProtoMajor == 1 {
-		c.w.Header().Set("Connection", "close") // it serves nobody else until the handler returns
+		c.w.Header().Set("Connection", "close") // it serves no other request until the handler returns
 	}
 	told()
 	_ = http.NewResponseController(c.w).Flush()
@@ -116,7 +116,7 @@ func (c *call) complain(format string, args ...any) {
 	log.Printf(format, args...)
 }
 
-// serve runs the handler. It returns, or panics, when nobody else uses the call any longer.
+// serve runs the handler. It returns, or panics, when nothing else uses the call any longer.
 func (c *call) serve(ctx context.Context, next http.Handler, begin func(Answer) error, abandon func() bool) {
 	c.mu.Lock()
 	c.abandon = abandon

@@ -15,8 +15,8 @@ type Querier interface {
 	QueryRow(ctx context.Context, query Query, dest ...any) error
 }
 
-// Door is what a driver's package brings: oncepgx, oncesql, or one of your own. It owns no pool.
-// QueryRow runs a statement in a transaction of its own (autocommit).
+// Door is what a driver's package brings: oncepgx, oncesql, or your own package. It owns no pool.
+// QueryRow runs a statement in a separate transaction (autocommit).
 type Door[T any] interface {
 	Querier
 	// Connect takes a connection of the caller's pool.
@@ -31,7 +31,7 @@ const OwnRole = "SET LOCAL ROLE NONE"
 
 // Session is one connection, for one attempt. After Release it is the pool's again.
 type Session[T any] interface {
-	// QueryRow is for a statement in a transaction of its own, before Open.
+	// QueryRow runs a statement in a separate transaction, before Open.
 	Querier
 	// Open sends begin, the query and savepoint, in one round trip where the driver can.
 	Open(ctx context.Context, begin string, query Query, savepoint string, dest ...any) error
@@ -48,7 +48,7 @@ type Session[T any] interface {
 	// Close fails (P4012).
 	Gone() bool
 	// Close sends the commands, the query and COMMIT, in one round trip where the driver can.
-	// unknown: COMMIT may have been carried out, and nobody said so.
+	// unknown: COMMIT may have succeeded, and its reply was lost.
 	Close(ctx context.Context, commands []string, query Query, dest ...any) (unknown bool, err error)
 	// Rollback ends the transaction, if there is one.
 	Rollback(ctx context.Context)

@@ -53,7 +53,7 @@ func (c *Client[T]) effect(ctx context.Context, scope, key string, request any, 
 	return answer, lease.done(ctx, answer)
 }
 
-// The work is done, whatever becomes of its answer.
+// The work is done, even if its answer cannot be stored.
 func (l *Lease) done(ctx context.Context, answer Answer) error {
 	limit := l.options.responseMax
 	large := Answer{Status: answer.Status, ResultType: resultTooLarge}
@@ -114,7 +114,7 @@ func (l *Lease) failed(ctx context.Context, failure error) error {
 		failure = inDoubt(failure)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %v", err, failure) // nobody will be told of it
+		return fmt.Errorf("%w: %v", err, failure) // the caller gets no error for it
 	}
 	return failure
 }

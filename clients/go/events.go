@@ -31,7 +31,7 @@ type Event struct {
 	NotBefore time.Time
 }
 
-// The intent that causes it, as the caller or the context says; without a scope there is none.
+// The intent that causes the event, as the caller or the context says; without a scope: no intent.
 func (e Event) cause(ctx context.Context, tenant string) intent {
 	of, running := intentOf(ctx)
 	if running {
@@ -140,7 +140,7 @@ func keyOfMessage(id string) string {
 	return id
 }
 
-// Consume is Receive, the effect and COMMIT in a transaction of its own: acknowledge the message when
+// Consume is Receive, the effect and COMMIT in a separate transaction: acknowledge the message when
 // it returns no error. false: it was applied before. Events that the effect emits with its context are
 // the message's. Conflicts, lost connections and a lost COMMIT are as with Run; an error of the effect
 // rolls back, and comes out as it is.

@@ -91,7 +91,7 @@ const freeWithin = 5 * time.Second
 
 // lostCommit is about a COMMIT whose answer was lost: that nothing was done is stored under the same
 // fence. That waits for a COMMIT that is under way, and one that comes later finds the claim taken. If it
-// is refused, the outcome is stored, and the gateway sends it; else nobody knows, and it is in doubt.
+// is refused, the outcome is stored, and the gateway sends it; else the outcome is unknown, and the intent is in doubt.
 func (a *attempt[T]) lostCommit(ctx context.Context, cause error) error {
 	claim := Lease{scope: a.scope, key: a.key, Fence: int(a.start.fence), options: a.options}
 	query, err := claim.failQuery(true, reasonCommitLost.code, reasonCommitLost.message, Answer{})
@@ -133,7 +133,7 @@ func (m *middleware[T]) handed(c *call) {
 	var none notDone
 	switch {
 	case final != nil && elsewhere(answer.Status, "", answer.Header) == endFinal:
-		answer.send(c.w) // the gateway stores it as a failure by itself, where it is told nothing
+		answer.send(c.w) // the gateway stores it as a failure, unless a header says otherwise
 	case errors.As(err, &none):
 		c.tell(effectNone)
 		m.refuse(c, problemUnreached, refusal{err: err})

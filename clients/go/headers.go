@@ -44,7 +44,7 @@ var neverKept = []string{
 
 var secretWords = []string{
 	// spec: headers-secret
-	// What the name of a header says of its value: a credential, too, whatever stands around it.
+	// Words in the name of a header whose value is a credential, also as a part of a longer name.
 	"access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt", "passwd", "password",
 	"private-key", "refresh-token", "secret", "security-token", "session-id", "session-token", "xsrf",
 	// end of spec
@@ -94,7 +94,7 @@ func (n *headerNames) of(all http.Header) http.Header {
 	return kept
 }
 
-// A header that is never replayed, whatever the list says.
+// A header that is never replayed, even if the list names it.
 func never(name string) bool {
 	lower := strings.ToLower(name)
 	// Access-Control-Allow-Credentials holds none: it says that a page may send them.

@@ -159,7 +159,7 @@ func (h *held) SetWriteDeadline(t time.Time) error {
 }
 func (h *held) EnableFullDuplex() error { return http.NewResponseController(h.w).EnableFullDuplex() }
 
-// cutOff: nobody waits for the answer any longer.
+// cutOff: the client no longer waits for the answer.
 func (h *held) cutOff() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,7 +212,7 @@ func (h *held) own() http.Header {
 			}
 		}
 	}
-	// As net/http finds it, by what is written first.
+	// As net/http finds it, from the first bytes that are written.
 	first := h.bytes.Bytes()
 	if h.flushedAt >= 0 {
 		first = first[:h.flushedAt]

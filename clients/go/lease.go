@@ -130,7 +130,7 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 	}
 }
 
-// A statement in a transaction of its own.
+// A statement in a separate transaction.
 func (c *Client[T]) alone(ctx context.Context, o options, query Query, dest ...any) error {
 	session, err := c.connect(ctx, o.connecting, o.within)
 	if err != nil {
@@ -218,7 +218,7 @@ func (l *Lease) renew(ctx context.Context) (bool, error) {
 	return held, named(err)
 }
 
-// Renew renews it now; the heartbeat does so by itself. false: the lease is lost.
+// Renew renews it now; the heartbeat renews it regularly. false: the lease is lost.
 func (l *Lease) Renew(ctx context.Context) (bool, error) { return l.renew(ctx) }
 
 func (l *Lease) end() {
@@ -250,7 +250,7 @@ func insist(ctx context.Context, door Querier, query Query) (stored bool, err er
 	}
 }
 
-// The server ends, or begins: its error is none about the statement.
+// The server stops or starts: the error is not about the statement.
 func isDown(err error) bool {
 	state := SQLStateOf(err)
 	return len(state) == 5 && (state[:2] == "08" || state[:3] == "57P")
@@ -297,7 +297,7 @@ func (l *Lease) FailRetryable(ctx context.Context, code, message string) (bool, 
 	return l.fail(ctx, true, code, message, Answer{})
 }
 
-// Doubt says that nobody knows whether the work had an effect: no attempt runs until the scope's
+// Doubt says that it is unknown whether the work had an effect: no attempt runs until the scope's
 // verify function, or an operator, has decided.
 func (l *Lease) Doubt(ctx context.Context, code, message string) (bool, error) {
 	return l.fail(ctx, nil, code, message, Answer{})

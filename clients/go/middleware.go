@@ -98,7 +98,7 @@ func (m *middleware[T]) read(c *call) bool {
 	case errors.As(err, &limited) || len(body) > m.settings.BodyMax:
 		m.refuse(c, problemBodyTooLarge, refusal{})
 	case err != nil:
-		// It was cut short: half a request is none.
+		// It was cut short: half a request is not a request.
 		m.log(c, slog.LevelDebug, "body", "", err)
 		c.tell(effectNone)
 		http.Error(c.w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
@@ -111,7 +111,7 @@ func (m *middleware[T]) read(c *call) bool {
 	return false
 }
 
-// A request that never was on a wire may have none.
+// A request that was never sent over a connection may have no value here.
 func bodyOf(r *http.Request) io.ReadCloser {
 	if r.Body == nil {
 		return http.NoBody

@@ -43,7 +43,7 @@ func Wait(d time.Duration) Option { return func(o *options) { o.wait = d } }
 // Isolation is "read committed", "repeatable read" or "serializable"; the database's unless set.
 func Isolation(level string) Option { return func(o *options) { o.isolation = level } }
 
-// Traceparent (W3C) of the attempt, where no Observer tells it.
+// Traceparent (W3C) of the attempt, if no Observer supplies it.
 func Traceparent(traceparent string) Option { return func(o *options) { o.traceparent = traceparent } }
 
 // Owner says who works under a lease, for people.
@@ -86,17 +86,17 @@ type Observed struct {
 	Verdict string
 	// Attempts is how many transactions it took.
 	Attempts int
-	// Traceparent of the attempt that made the effect, where it is another one.
+	// Traceparent of the attempt that made the effect, if it is not this attempt.
 	Traceparent string
 	Err         error
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Begin(ctx context.Context, _, _ string) (context.Context, func(Observed)) {
+func (noObserver) Begin(ctx context.Context, _, _ string) (context.Context, func(Observed)) {
 	return ctx, func(Observed) {}
 }
-func (nobody) Traceparent(context.Context) string { return "" }
+func (noObserver) Traceparent(context.Context) string { return "" }
 
 func (o options) with(more []Option) options {
 	for _, each := range more {
@@ -106,7 +106,7 @@ func (o options) with(more []Option) options {
 		o.within = deadlineDefault
 	}
 	if o.observer == nil {
-		o.observer = nobody{}
+		o.observer = noObserver{}
 	}
 	return o
 }

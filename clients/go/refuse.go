@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// refusal is what a problem is told with. err: that it is one of ours, to be logged as such.
+// refusal has the details of a problem. err: the error that is logged with it.
 type refusal struct {
 	more, trace string
 	err         error
 }
 
-// Answers of our own keep the headers that the layers outside have set.
+// pgonce's own answers keep the headers that the layers outside have set.
 func (m *middleware[T]) refuse(c *call, p problem, why refusal) {
 	instance := newInstance()
 	level := slog.LevelDebug
@@ -175,7 +175,7 @@ func (m *middleware[T]) failed(c *call, err error) {
 		}
 		m.refuse(c, *known, why)
 	case errors.Is(err, errLeft):
-		m.refuse(c, problemUnavailable, refusal{}) // nobody is there
+		m.refuse(c, problemUnavailable, refusal{}) // the client has left
 	case errors.Is(err, ErrTimedOut), errors.Is(err, context.DeadlineExceeded), c.ctx.Err() != nil:
 		m.refuse(c, problemTimedOut, refusal{err: err})
 	case ran && ofApplication(err):

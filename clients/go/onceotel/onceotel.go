@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: PostgreSQL
 
 // Package onceotel tells OpenTelemetry of every call: a span with its verdict, and counters. It is a
-// module of its own, so that nobody else depends on OpenTelemetry.
+// separate module, so that other programs need not depend on OpenTelemetry.
 //
 //	db := oncepgx.New(pool, once.Observe(onceotel.New()))
 package onceotel

@@ -23,7 +23,7 @@ func New(pool *pgxpool.Pool, defaults ...once.Option) *Client {
 	return once.New[pgx.Tx](poolDoor{pool}, defaults...)
 }
 
-// NewConn makes a client over one connection, which nobody else may use meanwhile. Where it is lost,
+// NewConn makes a client over one connection, which no other code may use meanwhile. If it is lost,
 // what became of a COMMIT is asked on another one that is made like it, for that question alone.
 func NewConn(conn *pgx.Conn, defaults ...once.Option) *Client {
 	return once.New[pgx.Tx](connDoor{conn}, defaults...)
@@ -198,7 +198,7 @@ func (s *connection) Close(ctx context.Context, commands []string, query once.Qu
 		s.open = false
 		return false, nil
 	}
-	// COMMIT went with the rest: unless the server lives and said what failed, nobody knows.
+	// COMMIT was sent with the rest: the outcome is unknown, unless the server is up and has reported an error.
 	return s.conn.IsClosed(), err
 }
 

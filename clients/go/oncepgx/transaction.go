@@ -16,7 +16,7 @@ import (
 )
 
 // transaction is the effect's. Its Begin is a savepoint, as pgx's is; all that would begin or end a
-// transaction is refused before it is sent. What Conn gives is not watched.
+// transaction is refused before it is sent. Statements sent through Conn are not checked.
 type transaction struct {
 	pgx.Tx
 	conn    *pgx.Conn

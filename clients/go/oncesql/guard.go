@@ -13,7 +13,7 @@ import (
 	"pgonce.internal/once/internal/control"
 )
 
-// lent makes a pool that has no connections of its own: each is one of the caller's, for as long as an
+// lent makes a pool without own connections: each belongs to the caller, for as long as an
 // attempt needs it. So the effect gets an ordinary *sql.Tx, and what it sends passes through here.
 func lent(db *sql.DB) *sql.DB {
 	pool := sql.OpenDB(lender{db})

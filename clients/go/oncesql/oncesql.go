@@ -76,7 +76,7 @@ func (s *session) QueryRow(ctx context.Context, query once.Query, dest ...any) e
 	return from{s.conn}.QueryRow(ctx, query, dest...)
 }
 
-// The transaction has a context of its own, which the caller's ends only until it has begun: else
+// The transaction has a separate context, which the caller's ends only until it has begun: else
 // database/sql would roll it back in the background as soon as that is cancelled, between the effect and
 // its answer too.
 func (s *session) Open(ctx context.Context, begin string, query once.Query, savepoint string, dest ...any) error {

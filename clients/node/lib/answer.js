@@ -23,7 +23,7 @@ const pairsOf = (headers) => headers.flatMap(([name, value]) => (Array.isArray(v
 /** What is set by now, as [name, value]. */
 const headersOf = (res) => (res.getRawHeaderNames?.() ?? res.getHeaderNames()).map((name) => [name, res.getHeader(name)]);
 
-/** The headers of an answer of ours among those that outer layers have set for every answer: [name, value]. CORS is theirs: it is about who asks now. */
+/** The headers of an answer of pgonce, with those that outer layers have set for every answer: [name, value]. CORS headers are theirs, since they depend on the current client. */
 function among(outer, {headers}) {
   const kept = outer.filter(([name]) => !OF_BODY.test(name));
   const theirs = new Set(kept.map(([name]) => name.toLowerCase()).filter((name) => CORS.test(name)));
@@ -39,7 +39,7 @@ function reset(res, headers) {
   if (res.statusMessage) res.statusMessage = undefined;
 }
 
-/** An answer of ours, which ends the response. outer: the headers of outer layers. */
+/** An answer of pgonce, which ends the response. outer: the headers of outer layers. */
 function send(res, answer, outer = headersOf(res)) {
   const {status, body} = answer;
   reset(res, among(outer, answer));

@@ -6,7 +6,7 @@
 const {createHash} = require('crypto');
 const {Query} = require('pg');
 
-// A name says its text: which calls it makes, and a hash. So whoever else has given it on this connection of the server's has meant the same.
+// A name identifies its text: the calls that it makes, and a hash. So another client that used the name on this server connection prepared the same text.
 const names = new Map();
 // What each connection has prepared.
 const prepared = new WeakMap();
@@ -89,7 +89,7 @@ const isValue = (value) => value === null || value === undefined || typeof value
 
 /** [{tag, rows}] of each; rows of texts or nulls. */
 function batch(client, statements, prepare = false) {
-  // pg would throw it where nobody catches, in the middle of what it sends.
+  // pg would throw it while it sends, where no code catches it.
   if (!statements.every(([, values = NONE]) => values.every(isValue))) {
     return Promise.reject(Object.assign(new TypeError('pgonce: a parameter is neither a string nor bytes'), {unsent: true}));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The bytes of a request's body, read for its fingerprint and handed on: whoever reads the stream after us finds it as if nobody had.
+// The bytes of a request's body, read for its fingerprint and put back: later readers find the stream unread.
 'use strict';
 
 const {Readable} = require('stream');

@@ -11,7 +11,7 @@ const {Session} = require('./session');
 const {marked, repeat} = require('./transaction');
 const {mayRun, verdictOfLost} = require('./verdicts');
 
-/** One statement in a transaction of its own. */
+/** One statement in a separate transaction. */
 async function ask(pool, statement, wait) {
   const session = await Session.open(pool, wait);
   session.open = false;
@@ -58,7 +58,7 @@ class Claim {
         this.#until = asked + leaseMs;
       } catch {
         if (this.#timer === null) return;
-        // Until the lease has passed it may still be renewed; after it nobody can know.
+        // It may be renewed until the lease has passed; after that its state is unknown.
         if (performance.now() >= this.#until) return this.#lose('the lease could not be renewed in time');
       } finally {
         clearTimeout(overdue);

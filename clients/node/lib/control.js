@@ -2,7 +2,7 @@
 // Which statements of a text control the transaction. They are the attempt's own: an effect whose COMMIT is its own has nothing that guards it.
 'use strict';
 
-// Whatever else has none of these words. ROLE: finish must not run under another one.
+// Other statements have none of these words. ROLE: finish must not run under another role.
 const SUSPECT = /\b(?:begin|start|commit|end|rollback|abort|prepare|role|set_config)\b/i;
 const ROLE = /\b(?:role|set_config)\b/i;
 // Comments and literals: what stands in them is no statement. A block comment is only opened here, since they nest.
@@ -44,7 +44,7 @@ function bare(text) {
 const kindOf = (statement) => KINDS.find(([, pattern]) => pattern.test(statement))?.[0];
 
 /**
- * {kind, role}. kind: begin, commit or rollback of a text that is nothing else; other, where it controls the transaction in any other way; undefined, where it does not.
+ * {kind, role}. kind: begin, commit or rollback, if the text is only that; other, if it controls the transaction in another way; undefined, if it does not control it.
  * role: it may change the role.
  */
 function controlOf(text) {

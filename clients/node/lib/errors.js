@@ -27,7 +27,7 @@ class OutcomeUnknown extends OnceError {}
 /** The lease is somebody else's, or could not be renewed in time. The reason of a claim's `signal`. */
 class LeaseLost extends OnceError {}
 
-/** Thrown by an effect: it failed for good, and every retry is to get this answer. What the effect did is taken back. */
+/** Thrown by an effect: it failed for good, and every retry gets this answer. The effect is rolled back. */
 class Failed extends Error {
   constructor(code, message, answer = {}) {
     super(message);
@@ -45,7 +45,7 @@ class NotDone extends Error {
   }
 }
 
-/** Whoever asked for a connection has left before there was one. */
+/** The client left before a connection was free. */
 class Left extends Error {}
 
 // Of the contract: [code, status, retryable, message, problem]
@@ -77,7 +77,7 @@ const KNOWN = {
 };
 const CLASSES = {P4002: Mismatch, P4029: Active, P4030: FinalFailure, P4031: InDoubt, P4041: Expired, P4050: Mismatch, P4051: Mismatch};
 
-/** May the same attempt go well the next time? again: a statement of ours was not prepared where it was taken to be. */
+/** May the same attempt succeed the next time? again: a statement of pgonce was not prepared, although it should have been. */
 const isSerialization = (error) => error?.code === '40001' || error?.code === '40P01' || error?.again === true;
 
 /** A FATAL one ends the session, and may come after COMMIT took effect (a server that is stopped while it waits for its standby). */
@@ -104,10 +104,10 @@ function final(answer, {replayed, cause}) {
   return Object.assign(error, {answer, replayed, status: answer.status ?? error.status});
 }
 
-/** answer: why. cause: where it is this very call that does not know. */
+/** answer: why. cause: set if this call itself lost the outcome. */
 const doubt = (answer, cause) => Object.assign(ofSqlstate('P4031'), {answer}, cause === undefined ? undefined : {cause});
 
-/** Of a verdict that lets nothing run. traceparent: of the first attempt, for whoever has shown that he sent its request: a mismatch tells nothing of it. */
+/** The error of a verdict that lets nothing run. traceparent: of the first attempt, only for callers whose request matches: a mismatch does not get it. */
 function ofVerdict({verdict, answer, traceparent}) {
   const sqlstate = VERDICTS[verdict]?.sqlstate;
   const error = verdict === 'final_failure' ? final(answer, {replayed: true}) : verdict === 'in_doubt' ? doubt(answer)
@@ -133,7 +133,7 @@ function lineOf(error) {
   return `code=${code} error=${JSON.stringify(message)}`;
 }
 
-/** Of a driver's error; what is none of the contract's stays as it is. */
+/** The error for a driver's error; an error that is not the contract's stays as it is. */
 function ofDriver(error) {
   if (error instanceof OnceError) return error;
   if (KNOWN[error?.code] && error.severity !== undefined) return ofSqlstate(error.code, error.message.replace(/^pgonce: /, ''));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The guard of a request as a plugin of Fastify. Each route of its context gets our part behind its own hooks, where no route's options can lose it.
+// The guard of a request as a plugin of Fastify. Each route of its context gets pgonce's hooks after its own, so that no option of a route can drop them.
 'use strict';
 
 const {headersOf, send} = require('./answer');
@@ -20,7 +20,7 @@ function answerWith(reply, answer) {
   send(reply.raw, answer, outer);
 }
 
-/** Nobody waits for an answer, or has one already. */
+/** The client has left, or has an answer already. */
 function leave(reply) {
   if (reply.raw.writableEnded) return;
   reply.hijack();
@@ -67,7 +67,7 @@ function fastify(once, pool, {scope, ...given}, logger) {
       if (options === undefined && every && !request.is404 && wanted(every, request.raw)) throw new Error(LATE);
       if (!options || !wanted(options, request.raw)) return payload;
       const {body, again} = await bodyOfPayload(request.raw, payload, options.bodyMax);
-      bodies.set(request, body); // undefined: it broke off, which the parsers find by themselves, and else the preHandler
+      bodies.set(request, body); // undefined: it broke off, which the parsers notice, or else the preHandler
       if (body === null) answerWith(reply, refusal(options, 'body-too-large'));
       return again;
     });

@@ -20,7 +20,7 @@ const REFUSALS = new Set([
 ]);
 const AS_IT_IS = {};
 
-/** Opens the request's transaction: {guard}, or {reply} where the handler is not to be called; {left}: nobody waits for an answer. */
+/** Opens the request's transaction: {guard}, or {reply} if the handler must not be called; {left}: the client has left. */
 function open(pool, options, intent, gone) {
   return traced('http', options.scope, async (verdict) => {
     const until = performance.now() + options.handlerMs;
@@ -128,7 +128,7 @@ class Guard {
     }
   }
 
-  /** The handler has ended the transaction by itself. Whether with its effect, nobody knows; so it must not happen again. */
+  /** The handler has ended the transaction itself. It is unknown whether its effect was committed, so the handler must not run again. */
   async #doubtful(error) {
     try {
       await leaveInDoubt(this.pool, this.intent, {deadlineMs: ASK_MS});

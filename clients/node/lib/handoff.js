@@ -78,7 +78,7 @@ class HandedGuard extends Guard {
     try {
       await this.#free();
       return {answer: unavailable(this.options, errors.ofConnection(error))};
-    } catch (unsaid) { // the outcome is stored, and the gateway sends it; or nobody knows, and it is in doubt
+    } catch (unsaid) { // the outcome is stored, and the gateway sends it; or it is unknown, and the intent is in doubt
       this.options.logger.debug?.(`pgonce: the gateway's claim is left to it: scope=${this.options.scope} ${errors.lineOf(errors.ofDriver(unsaid))}`);
       return {answer: logged(this.options, 'not-stored', error)};
     }

@@ -28,7 +28,7 @@ const NEVER = [
 ];
 const SECRET = [
   // spec: headers-secret
-  // What the name of a header says of its value: a credential, too, whatever stands around it.
+  // Words in the name of a header whose value is a credential, also as a part of a longer name.
   'access-key', 'access-token', 'api-key', 'apikey', 'auth-token', 'bearer', 'credential', 'csrf', 'id-token', 'jwt', 'passwd', 'password',
   'private-key', 'refresh-token', 'secret', 'security-token', 'session-id', 'session-token', 'xsrf',
   // end of spec
@@ -68,7 +68,7 @@ function encode(pairs, listed) {
 
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 
-/** The pairs of what is stored, or undefined where it cannot be sent as headers. Also of the flat form that SQL stores. */
+/** The stored pairs, or undefined if they cannot be sent as headers. Also reads the flat form that SQL stores. */
 function decode(stored) {
   let pairs = [];
   if (stored === null || stored === undefined) return pairs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// A response of node:http or http2 that a handler writes as ever, and of which nothing leaves before its guard has stored it. Then it is written again, call by call, to
+// A response of node:http or http2 that a handler writes as usual, and of which nothing is sent before its guard has stored it. Then it is written again, call by call, to
 // what was there before: so the first answer is the one that the handler would have given without us. That the client leaves is hidden from the handler until then.
 'use strict';
 
@@ -19,7 +19,7 @@ const LISTEN = new Set(['on', 'once', 'addListener', 'prependListener', 'prepend
 
 const fault = (Class, code, message) => Object.assign(new Class(message), {code});
 
-/** Puts properties over those of an object; returns what takes them off again, but for one that somebody has put another over. */
+/** Overrides properties of an object; returns a function that removes them, except one that other code has overridden since. */
 function cover(object, properties) {
   const before = Object.keys(properties).map((name) => [name, Object.getOwnPropertyDescriptor(object, name)]);
   for (const [name, property] of Object.entries(properties)) Object.defineProperty(object, name, {configurable: true, ...property});
@@ -68,7 +68,7 @@ function checkHead(status, message) {
 /**
  * guard: end(head, body) is the whole answer, stream(head) one without an end; both, and refuse(message), resolve to {} where it goes out as it is, to {answer} of ours
  * in its place, or to {error}, which failed(error) gets; {effect} is for a gateway in front. broken(): there will be no answer. expired is called with the same when its time is up.
- * outer: the headers that an answer of ours is to have, too.
+ * outer: headers that an answer of pgonce gets, too.
  */
 class Held {
   #req; #res; #guard; #outer; #failed; #theirs; #uncover; #state = HELD;
@@ -213,7 +213,7 @@ class Held {
     res.removeHeader('once-effect');
     this.#explicit = explicit;
     this.#head = {status: res.statusCode, message: res.statusMessage, pairs: pairsOf(headersOf(res)), effect};
-    if (!this.#req.stream) res._header = `HTTP/1.1 ${res.statusCode}\r\n\r\n`; // as of one that is sent: no header can be set any more
+    if (!this.#req.stream) res._header = `HTTP/1.1 ${res.statusCode}\r\n\r\n`; // as after sending: no header can be set any more
     if (EVENTS.test(res.getHeader('content-type') ?? '')) this.#settle(this.#guard.stream(this.#head));
   }
 
@@ -284,7 +284,7 @@ class Held {
     });
   }
 
-  /** There will be no answer. Where there is one already it goes out first; what a handler does whose time is up goes nowhere. */
+  /** There will be no answer. An answer that exists already is sent first; output of a handler after its deadline is dropped. */
   #break(destroy = () => {}) {
     if (this.#state === HELD && this.#settling) {
       if (!this.#expired) this.#after = destroy;
@@ -303,7 +303,7 @@ class Held {
     if (!this.#req.stream) Object.assign(this.#res, {_header: null, finished: false});
   }
 
-  /** As it is: the calls of the handler, made again. What is yet to come of it goes out by itself. effect: what a gateway in front is told. */
+  /** Repeats the handler's calls as they were made. Later output is sent at once. effect: the effect that a gateway in front is told. */
   #release(effect) {
     const res = this.#res;
     const {writeHead, write, end, flushHeaders} = this.#theirs;
@@ -339,7 +339,7 @@ class Held {
     this.#after?.();
   }
 
-  /** An answer of ours; what the handler still says goes nowhere. */
+  /** An answer of pgonce; later output of the handler is dropped. */
   #replace(answer) {
     this.#uncoverAs(SILENT);
     this.#forget();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// One protected request in mode 'lease': a claim, the handler without a connection of ours, and its answer as the claim's outcome. Its effect is elsewhere and nothing takes
+// One protected request in mode 'lease': a claim, the handler without a connection of pgonce, and its answer as the claim's outcome. Its effect is elsewhere and nothing takes
 // it back, so answers are read as the gateway reads those of a service behind it. The guard says the same things as that of guard.js.
 'use strict';
 
@@ -107,7 +107,7 @@ class LeaseGuard {
     clearTimeout(this.timer);
   }
 
-  /** Nobody knows what was done. */
+  /** The outcome is unknown. */
   async #doubt({code}, message) {
     this.#over();
     await this.held.fail(null, {code, message}).catch((error) => this.log(errors.ofDriver(error)));

@@ -12,7 +12,7 @@ const {openLease} = require('./lease');
 const {refusal} = require('./reply');
 const {checked, named, wanted} = require('./request');
 
-/** Has whoever sent it left, or got an answer of somebody else's (of a limit of time outside)? */
+/** Has the client left, or got an answer of other code, such as a time limit outside? */
 const isGone = (req, res) => res.writableEnded === true || (req.stream ? req.stream.destroyed : req.socket.destroyed === true || req.socket.writableEnded === true);
 
 const ofIntent = ({scope, key, tenant, traceparent, fence}) => ({scope, key, tenant, traceparent, fence});
@@ -25,7 +25,7 @@ function handling(once, {attempt, held, intent}) {
 const handlingOfNone = (pool, {mode}) => (mode === 'lease' ? {} : {tx: pool});
 
 /**
- * {guard}; {reply} where the handler is not to be called; {left} where nobody waits for an answer; {passed}, what the handler is told of the intent, where a gateway
+ * {guard}; {reply} if the handler must not be called; {left} if the client has left; {passed}, the intent as the handler gets it, if a gateway
  * in front does all of it. of: the request as the framework has it.
  */
 async function enter(once, pool, options, req, res, body, of = req) {
@@ -40,7 +40,7 @@ async function enter(once, pool, options, req, res, body, of = req) {
   return {left: true};
 }
 
-/** What calls a handler under its guard, with req.pgonce set; undefined where none is to be called. failed(error): the application's error at COMMIT. */
+/** Returns a function that calls a handler under its guard, with req.pgonce set; undefined if no handler is called. failed(error): the application's error at COMMIT. */
 async function admit(once, pool, options, req, res, failed) {
   const asItIs = (work) => work();
   if (!wanted(options, req)) {

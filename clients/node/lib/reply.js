@@ -84,7 +84,7 @@ function answerOf(error, options) {
   return error.status === 500 ? undefined : unavailable(options, error);
 }
 
-/** An answer that is the application's fault, as text for whoever develops it. Nothing was done. */
+/** An answer for a mistake of the application, as text for its developers. Nothing was done. */
 function broken({logger}, message) {
   logger.error(`pgonce: ${message}`);
   const document = {type: 'about:blank', title: 'Internal Server Error', status: 500, detail: message};

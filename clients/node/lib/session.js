@@ -39,7 +39,7 @@ function taken(pool, ms, gone) {
 }
 
 class Session {
-  /** ms: the longest wait. gone(): has whoever asked for it left? */
+  /** ms: the longest wait. gone(): has the client left? */
   static async open(pool, {ms = OPEN_MS, gone} = {}) {
     let session;
     try {
@@ -64,7 +64,7 @@ class Session {
     this.lose = () => {
       this.lost = true;
     };
-    // pg emits the loss of a connection where nobody listens, which would end the process.
+    // pg emits the loss of a connection as an event; without a listener it would end the process.
     client.on('error', this.lose);
     client.on('end', this.lose);
   }

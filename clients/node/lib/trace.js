@@ -12,7 +12,7 @@ try {
   // not installed
 }
 
-/** The current span's, as W3C Trace Context writes it; undefined where there is none. */
+/** The traceparent of the current span (W3C Trace Context); undefined without a span. */
 function traceparent() {
   const context = api?.trace.getActiveSpan?.()?.spanContext();
   return context && api.isSpanContextValid(context)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// One attempt on one connection of the caller's pool, and the loop around attempts. What an attempt leaves behind is never guessed: after a lost COMMIT the next
+// One attempt on one connection of the caller's pool, and the loop around attempts. The outcome of an attempt is never guessed: after a lost COMMIT the next
 // attempt's start asks. It cannot be told "proceed" while the old backend lives, since that one holds the intent's lock until its commit is visible.
 'use strict';
 
@@ -28,7 +28,7 @@ class Attempt {
 
   /**
    * {attempt} where the effect may run, else {verdict, answer, traceparent} with the connection given back.
-   * ms: how long there is for all of it, from the wait for a connection on. gone(): has whoever asked for it left?
+   * ms: the time limit for all of it, including the wait for a connection. gone(): has the client left?
    */
   static async begin(pool, intent, {isolation, ms, gone, trusted = true} = {}) {
     const begun = performance.now();
@@ -122,19 +122,19 @@ class Attempt {
     return this.commit([...before, contract.SAVEPOINT_STORE, finish], [contract.ROLLBACK_TO_STORE, contract.finish(this.intent, smaller, failed)]);
   }
 
-  /** The effect is taken back, and nobody knows what happened elsewhere. */
+  /** The effect is rolled back, and its outcome elsewhere is unknown. */
   doubt(answer) {
     return this.commit([contract.ROLLBACK_TO, contract.doubt(this.intent, answer)]);
   }
 
-  /** Nothing happened. What still runs on the connection is stopped. */
+  /** Nothing happened. A statement that still runs on the connection is stopped. */
   async abandon() {
     this.session.over = true;
     this.session.cancel();
     await this.session.close();
   }
 
-  /** The effect threw: nothing happened. What is to be thrown, so that the loop knows whether the connection was lost. */
+  /** The effect threw: nothing happened. Returns the error to throw, which tells the loop whether the connection was lost. */
   async threw(error) {
     await this.abandon();
     return this.session.lost ? marked(errors.ofConnection(error), {lost: true}) : error;
@@ -180,7 +180,7 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
   const settled = () => {
     unanswered = false;
   };
-  // A connection of ours was lost: its backend may live on, and "active" may mean ourselves.
+  // A connection of this call was lost: its backend may still run, and "active" may mean this call.
   let lostBefore = false;
   for (let tries = 0; ; tries++) {
     let failure;
@@ -242,7 +242,7 @@ function transact(pool, work, options = {}) {
   }, options);
 }
 
-/** The effect has ended its transaction by itself. Whether with what it did, nobody knows; so it must not happen again. */
+/** The effect has ended its transaction itself. It is unknown whether its work was committed, so it must not run again. */
 const leaveInDoubt = (pool, intent, options) => transact(pool, (session) => session.send([contract.begin(), contract.doubt(intent, {}, reasons.ENDED)]), options);
 
 module.exports = {Attempt, leaveInDoubt, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

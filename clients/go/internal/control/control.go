@@ -119,7 +119,7 @@ func (in *reader) comment() bool {
 	return true
 }
 
-// Goes on after the next one of what ends it; to the end where there is none.
+// Continues after the next terminator, or at the end if there is no terminator.
 func (in *reader) after(end string, from int) {
 	if at := strings.Index(in.rest[from:], end); at >= 0 {
 		in.rest = in.rest[from+at+len(end):]
@@ -140,7 +140,7 @@ func (in *reader) word() string {
 	return strings.ToUpper(word)
 }
 
-// Goes on after the semicolon that ends the statement. false: there is none.
+// Continues after the semicolon that ends the statement. false: no semicolon follows.
 func (in *reader) statement() bool {
 	if strings.IndexByte(in.rest, ';') < 0 {
 		return false

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Sessions of SQLAlchemy 2, blocking or not, over whatever driver."""
+"""Sessions of SQLAlchemy 2, blocking or not, over any driver."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _AlchemyBase:
                 delattr(self.sync, name)
 
     def retire(self) -> None:
-        """Whoever has kept the session does not begin a transaction that nobody ends."""
+        """Code that has kept the session cannot begin a transaction that would never end."""
         self.sync.get_bind = _over
 
     def ended(self) -> bool:

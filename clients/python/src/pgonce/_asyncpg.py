@@ -61,7 +61,7 @@ class Asyncpg:
     def lost(self) -> bool:
         try:
             return bool(self.tx.is_closed())
-        except module("asyncpg").InterfaceError:  # a pool takes a lost connection back by itself
+        except module("asyncpg").InterfaceError:  # a pool takes back a lost connection without help
             return True
 
     def in_transaction(self) -> bool:
@@ -88,7 +88,7 @@ class Asyncpg:
             del _GUARDS[self.tx]
 
     def retire(self) -> None:
-        """A pool's proxy leads nowhere once it is given back, and a connection of one's own is closed."""
+        """A pool's proxy is useless after it is given back, and any other connection is closed."""
 
     async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
         self.transaction = self.tx.transaction()

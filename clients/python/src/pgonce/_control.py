@@ -83,7 +83,7 @@ def _refused(sql: str) -> str:
             continue
         first, *rest = statement or [""]
         if first == "CREATE" and any(pair == ("BEGIN", "ATOMIC") for pair in zip(rest, rest[1:])):
-            return ""  # the body of a function in standard SQL, which has semicolons of its own
+            return ""  # the body of a function in standard SQL, which contains semicolons
         if first in ("BEGIN", "COMMIT", "END", "ABORT") or [first, *rest[:1]] in (["START", "TRANSACTION"], ["PREPARE", "TRANSACTION"]):
             return first
         if first == "ROLLBACK" and "TO" not in rest[:2]:

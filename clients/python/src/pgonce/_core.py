@@ -40,7 +40,7 @@ class Intent(NamedTuple):
     tenant: str
     request: Any
     traceparent: Optional[str] = None
-    # Of the claim of a gateway in front, in the same scope. fence: it is finished here; fronted: nobody has said that it is.
+    # Of the claim of a gateway in front, in the same scope. fence: it is finished here; fronted: the application has not said so.
     fence: Optional[int] = None
     fronted: bool = False
 
@@ -151,7 +151,7 @@ class Attempt:
         """finish and COMMIT; the body as it is stored. take_back: the effect goes first. spare: stored instead, where the body or the headers are larger than the contract keeps."""
         connection = self.connection
         statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else [*self.before]
-        if connection.guard.role:  # finish is not for the one that the effect has become
+        if connection.guard.role:  # finish must not run under the role that the effect has set
             statements.append((_sql.OWN_ROLE, ()))
         finish = self._finish(outcome, state)
         spared = spare is not None and max(len(outcome.body or b""), len(finish[1][7] or "")) > NEVER_TOO_LARGE
@@ -184,7 +184,7 @@ class Attempt:
         )
 
     def end(self) -> Steps[None]:
-        """Gives the connection back, whatever became of it."""
+        """Gives the connection back, also after an error."""
         connection, self.connection = self.connection, None
         if connection is not None:
             if self.lent is not None:
@@ -263,7 +263,7 @@ def failed(verdict: str, answer: Answer) -> errors.OnceError:
         made = errors.of_verdict(verdict)
         if isinstance(made, errors.InDoubt):
             made.answer = answer
-        if not isinstance(made, errors.Mismatch):  # whoever sent another request learns nothing of the first one
+        if not isinstance(made, errors.Mismatch):  # the sender of another request learns nothing of the first one
             made.traceparent = answer.traceparent
         return made
     final = errors.FinalFailure(
@@ -279,7 +279,7 @@ def trouble_of(connection: Any, raised: BaseException) -> Tuple[Optional[str], b
     return (None, False) if found is None else (found.sqlstate, found.lost)
 
 
-# The transaction of an attempt was not there any more when it was to be finished: with it something may have been committed.
+# The transaction of an attempt was gone before finish, so part of its work may have been committed.
 _PARTED = (errors.NotStarted.sqlstate, errors.AlreadyStarted.sqlstate, errors.AnotherFingerprint.sqlstate, "25P01", "3B001")
 
 
@@ -289,7 +289,7 @@ def is_parted(attempt: Attempt, sqlstate: Optional[str]) -> bool:
 
 
 def doubt(source: Source, intent: Intent, fingerprint: bytes, why: str, within: float) -> Steps[errors.OnceError]:
-    """Puts the intent in doubt, in a transaction of its own, so that nothing runs again; what to raise."""
+    """Puts the intent in doubt, in a separate transaction, so that nothing runs again. Returns the error to raise."""
     arguments = [intent.scope, intent.key, intent.tenant, fingerprint, intent.traceparent, _reasons.ENDED[0], why, None]
     try:
         yield from alone(source, _sql.DOUBT, arguments, within)
@@ -392,7 +392,7 @@ class Granted:
 
 
 def owner_of(given: Optional[str]) -> str:
-    """One of its own for each claim, so that a claim whose answer was lost is found again."""
+    """A new name for each claim, so that a claim whose reply was lost is found again."""
     return f"{(given or socket.gethostname())[:200]}:{os.getpid()}#{secrets.token_hex(8)}"
 
 

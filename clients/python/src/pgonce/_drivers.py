@@ -84,7 +84,7 @@ def _is_late(raised: BaseException) -> bool:
 
 class Source:
     """acquire gives a connection within so many seconds, release takes it back. renewable: it can give a fresh one after a loss. shared: its session is
-    the application's own, before and after. sleep: how whoever uses it waits."""
+    the application's own, before and after. sleep: how its user waits."""
 
     renewable = True
     shared = False

@@ -34,7 +34,7 @@ class Policy:
     tenant: a function of the request that says whose key it is: never what a client may choose. It may give an answer of
     the framework instead, which is sent (a 401, say). None: there is but one caller.
     headers: those that are stored, instead of the built-in list; a name may end in *.
-    mode: "transaction", or "lease" for handlers whose effect is elsewhere, or that need transactions of their own: they run under a claim, and without a
+    mode: "transaction", or "lease" for handlers whose effect is elsewhere, or that need separate transactions: they run under a claim, and without a
     connection of pgonce's.
     handler_ms: how long an attempt may take, from its wait for a connection on; after that it is rolled back (in mode "lease": in doubt).
     host: False where the service is reached by several names: it is no part of what makes a request another one.
@@ -191,7 +191,7 @@ def refusal(policy: Policy, error: errors.OnceError, intent: Optional[_core.Inte
     if name is None:
         if isinstance(error, errors.NotDone):
             return policy.logged("unreached", error, scope)
-        # Of a lost lease nobody knows whether its work was done.
+        # After a lost lease it is unknown whether the work was done.
         unknown = error.outcome_unknown or isinstance(error, errors.LeaseLost)
         return policy.logged("not-stored" if unknown else "unavailable", error, scope)
     more = ""
@@ -248,7 +248,7 @@ def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]
 
 
 def is_refused(answer: http.Response) -> bool:
-    """Is an answer that is stored a failure for good? By its status, where it says nothing of the effect."""
+    """Is a stored answer a failure for good? Its status decides, unless the answer states its effect."""
     return answer.status >= 400 and http.said_of(answer.headers) is None
 
 
@@ -386,5 +386,5 @@ def _asked(source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[
 
 
 def own(answer: http.Response) -> http.Response:
-    """This attempt's own answer, though it was read from what is stored."""
+    """This attempt's own answer, although it was read from the stored row."""
     return public(answer)._replace(replayed=False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """A request that a gateway in front has claimed, for the same intent (docs/gateway.md): its claim is finished here, in the transaction of the effect. It
-begins no intent of its own, and the contract looks at its fence when the outcome is stored."""
+begins no intent, and the contract checks its fence when the outcome is stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HandedAttempt(_core.Attempt):
 
     def report(self) -> Steps[bool]:
         """Of an exception, whose answer is somebody else's, and of a COMMIT whose answer is lost: nothing was done, unless the transaction was parted from its
-        effect. It waits for a COMMIT that is under way, and one that comes later finds its fence taken. False: not said; the outcome is stored, or nobody knows."""
+        effect. It waits for a COMMIT that is under way, and one that comes later finds its fence taken. False: not reported; the outcome is stored, or unknown."""
         code, message = _reasons.ENDED if self.parted else _reasons.COMMIT_LOST if self.committing else _reasons.NOT_DONE
         why = Outcome(error_code=code, error_message=message)
         try:

@@ -20,7 +20,7 @@ class Pause(NamedTuple):
 
 
 async def shielded(awaitable: Awaitable[Any]) -> Any:
-    """Runs to its end whatever happens to this task; a cancellation is raised afterwards."""
+    """Runs to its end even if this task is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(awaitable)
     cancelled: Any = None
     while not task.done():
@@ -74,7 +74,7 @@ def drive(steps: Steps[T]) -> T:
 
 
 async def advance(steps: Steps[T], value: Any = None, raised: Any = None) -> Tuple[bool, Any]:
-    """Goes on with value, or with what was raised: (False, the value of a Pause) or, at their end, (True, what they return)."""
+    """Continues with value, or with the exception: (False, the value of a Pause) or, at their end, (True, what they return)."""
     try:
         step = steps.send(value) if raised is None else steps.throw(raised)
         while True:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """psycopg 3. What opens a transaction, and what closes it, goes out in one write, and is prepared after the connection's prepare_threshold. psycopg's
-own pipeline writes each statement by itself and looks for an answer after each, which costs the application more than all else here; so this calls
+own pipeline writes each statement separately and looks for an answer after each, which costs the application more than all else here; so this calls
 libpq's pipeline by psycopg.pq. The effect's statements are psycopg's affair."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _wired(sql: str) -> _Wired:
 def _bytes(value: Any, encoding: str) -> bytes:
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
-    if isinstance(value, int):  # a truth value, too; an enumeration's number has a name of its own
+    if isinstance(value, int):  # also bool; str() of an enumeration's member would be its name
         return str(int(value)).encode()
     return str.__str__(value).encode(encoding) if isinstance(value, str) else str(value).encode(encoding)
 
@@ -171,7 +171,7 @@ def _lent(kind: Any) -> Any:
 
 
 def _lend(own: Any) -> Any:
-    """The connection for one effect: the same in all that it has, but it does not end its transaction, and is none of its pool's."""
+    """The connection for one effect: it shares all attributes, but it cannot end its transaction, and does not belong to the pool."""
     lent: Any = object.__new__(_lent(own.__class__))
     lent.__dict__ = own.__dict__
     return lent
@@ -183,7 +183,7 @@ def _is_over(*_: Any) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _over(lent: Any) -> Any:
-    """What becomes of it: whoever has kept it cannot write into another's transaction."""
+    """The lent connection afterwards: code that has kept it cannot write into another transaction."""
     return type(lent.__name__, (lent,), {"__module__": lent.__module__, "__getattribute__": _is_over, "__setattr__": _is_over})
 
 
@@ -207,7 +207,7 @@ class _Base:
         return bool(self.own.closed)
 
     def in_transaction(self) -> bool:
-        """Or the driver begins one by itself."""
+        """Also true if the driver would begin a transaction."""
         return self.own.info.transaction_status.name in ("INTRANS", "INERROR") or not self.own.autocommit
 
     def idle(self) -> bool:
@@ -265,7 +265,7 @@ class _Base:
         return " ".join(words), ()
 
     def _prepared(self, sql: str, uses: Optional[Dict[str, int]]) -> int:
-        """How often it was sent before; _PREPARED: by its name it can be; _PREPARES: it is to be prepared now."""
+        """How often it was sent before; _PREPARED: it is prepared, and can be sent by name; _PREPARES: it must be prepared now."""
         threshold = self.own.prepare_threshold
         if uses is None or threshold is None or not self.pipelined:
             return 0
@@ -278,7 +278,7 @@ class _Base:
         return count
 
     def _talk(self, statements: Sequence[Statement], keep: int) -> Talk:
-        """One write and one answer, where libpq has a pipeline. The row of one of them; of those that fail the first one's error."""
+        """One write and one answer, if libpq has a pipeline. Returns the row of one statement; raises the first error."""
         pgconn, encoding = self.own.pgconn, self._encoding()
         if self.pipelined and pgconn.pipeline_status == _IN_PIPELINE:
             raise UsageError("this connection is in pipeline mode, where a statement's error comes late: leave it before")
@@ -425,7 +425,7 @@ class PsycopgAsync(_Base):
 
 
 async def _to_its_end(pgconn: Any, talk: Talk) -> Any:
-    """As psycopg's wait, whatever happens to this task: a cancellation is raised afterwards. It takes only futures with it, so no task of its own is
+    """As psycopg's wait, even if this task is cancelled: the cancellation is raised afterwards. It takes only futures with it, so no task of its own is
     needed. The socket is listened to between one cancellation and the next, which may come with each turn of the loop."""
     loop = asyncio.get_running_loop()
     cancelled: Optional[BaseException] = None

@@ -65,7 +65,7 @@ class span:
         return self
 
     def end(self, raised: Optional[BaseException] = None) -> None:
-        """The call is over, whatever the task does after it. In any task, once."""
+        """The call is over, even if the task continues. Called once, in any task."""
         if not self.open:
             return
         self.open = False

@@ -64,7 +64,7 @@ class _Watcher:
 
     def _watch(self) -> None:
         while True:
-            # In a thread of its own: a database that does not answer holds one up for seconds, and the next one would wait for it.
+            # In a separate thread: a database that does not answer would block it for seconds, and the next lease would wait.
             threading.Thread(target=self._next().pass_, name="pgonce-limit", daemon=True).start()
 
 
@@ -73,7 +73,7 @@ _making = threading.Lock()
 
 
 def _watcher() -> _Watcher:
-    """A process that was forked has none of its parent's threads."""
+    """A forked process does not have its parent's threads."""
     global _one
     if _one is None or _one.pid != os.getpid():
         with _making:

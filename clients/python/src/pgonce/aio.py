@@ -60,7 +60,7 @@ class Claim(BaseClaim[Awaitable[bool]]):
                 # Granted or not, a cancellation may come here once more.
                 await asyncio.sleep(0)
             except BaseException:
-                if self._granted:  # nobody will do the work
+                if self._granted:  # the work will not be done
                     await shielded(drive_async(_core.release(self._source, self._intent, self.fence, 5.0)))
                 raise
             span.verdict("replay" if self.replayed else "proceed")
@@ -299,7 +299,7 @@ class Once:
                         _current.reset(token)
                     try:
                         await held.complete(Outcome(body=dumps(result)))
-                    except errors.TooLarge as raised:  # it is done, and nobody will ever get its answer
+                    except errors.TooLarge as raised:  # it is done, and its answer is lost for good
                         raise errors.InDoubt() from raised
                     return result
 

@@ -35,7 +35,7 @@ def name_of(value: Any, parameter: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """replayed: it was stored before; nothing was run. headers: JSON as it is stored. body: None where there is none."""
+    """replayed: it was stored before; nothing was run. headers: JSON as it is stored. body: None without a body."""
 
     replayed: bool
     state: str
@@ -54,7 +54,7 @@ class Answer:
         return (self.body or b"").decode("utf-8")
 
     def json(self) -> Any:
-        """The body, read as JSON; None where there is none."""
+        """The body, read as JSON; None without a body."""
         return None if self.body is None else json.loads(self.body)
 
 
@@ -115,7 +115,7 @@ def outcome_of(result: Any) -> Outcome:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no kind of its own for, as it is usually written."""
+    """Values that JSON has no type for, as they are usually written."""
     if isinstance(value, (decimal.Decimal, uuid.UUID)):
         return str(value)
     if isinstance(value, (datetime.date, datetime.time)):  # a datetime is a date
@@ -133,7 +133,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def dumps(value: Any, refusal: Type[UsageError] = UsageError) -> str:
-    """JSON that PostgreSQL takes: NaN and Infinity are none. Raises refusal."""
+    """JSON that PostgreSQL accepts, without NaN and Infinity. Raises refusal."""
     try:
         return _encode(value)
     except (TypeError, ValueError) as wrong:

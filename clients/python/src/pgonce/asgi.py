@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Middleware for ASGI: FastAPI, Starlette, and whatever speaks it.
+"""Middleware for ASGI: FastAPI, Starlette, and other frameworks.
 
     app.add_middleware(OnceMiddleware, pool=pool, scope="payments", tenant=caller)
 
@@ -128,7 +128,7 @@ class _Client:
         if body is not None:
             return {"type": "http.request", "body": body, "more_body": False}
         await self.answered.wait()
-        await asyncio.sleep(0)  # whoever listens until the client leaves lets others run, even where this never waits
+        await asyncio.sleep(0)  # code that listens until the client leaves must let other tasks run, even if this never waits
         return {"type": "http.disconnect"} if self.left else await self.real_receive()
 
     async def watch(self, task: Any) -> None:

@@ -123,7 +123,7 @@ class BaseClaim(Generic[Told]):
         return self.answer is not None or self._reported or not self._granted
 
     def _without_report(self, raised: Optional[BaseException]) -> Steps[None]:
-        """What a claim that ends without a report says of itself: nobody knows, unless the exception says. And why."""
+        """The report of a claim that ends without one: an unknown outcome, unless the exception says more. And the reason."""
         retryable = True if isinstance(raised, errors.NotDone) else None
         outcome = Outcome(error_code=_reasons.NOT_REPORTED[0], error_message=_reasons.NOT_REPORTED[1])
         if raised is not None:
@@ -514,7 +514,7 @@ class Once:
                         _current.reset(token)
                     try:
                         held.complete(Outcome(body=dumps(result)))
-                    except errors.TooLarge as raised:  # it is done, and nobody will ever get its answer
+                    except errors.TooLarge as raised:  # it is done, and its answer is lost for good
                         raise errors.InDoubt() from raised
                     return result
 

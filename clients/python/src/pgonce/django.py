@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Middleware for Django. It goes behind AuthenticationMiddleware, so that nobody else gets a stored answer.
+"""Middleware for Django. It goes behind AuthenticationMiddleware, so that no other user gets a stored answer.
 
     MIDDLEWARE = [..., "pgonce.django.OnceMiddleware"]
     PGONCE = {"scope": lambda request: "payments" if request.path == "/payments" else None,
@@ -97,7 +97,7 @@ def _environ(request: Any) -> Dict[str, Any]:
 
 
 def _body_of(request: Any, most: int) -> bytes:
-    """The bytes of the request, which whoever comes next reads as if nobody had, and by Django's own limits."""
+    """The bytes of the request. Later readers find it unread, under Django's own limits."""
     if hasattr(request, "_body"):
         return bytes(request._body)
     if request._read_started:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A decorator for Flask's views. It goes below those that authenticate, so that nobody else gets a stored answer.
+"""A decorator for Flask's views. It goes below those that authenticate, so that no other user gets a stored answer.
 
     @app.post("/payments")
     @login_required
@@ -54,7 +54,7 @@ def protect(pool: Any, **options: Any) -> Callable[[F], F]:
 
 
 def _body_of() -> bytes:
-    """The bytes of the request, which whoever comes next reads as if nobody had: as a form, as a stream or as they are."""
+    """The bytes of the request. Later readers find it unread: as a form, as a stream or as bytes."""
     body = request.get_data()
     if "form" not in request.__dict__:
         request.environ["wsgi.input"] = io.BytesIO(body)

@@ -34,7 +34,7 @@ public final class HeaderPolicy {
 
     private static final List<String> SECRET = List.of(
         // spec: headers-secret
-        // What the name of a header says of its value: a credential, too, whatever stands around it.
+        // Words in the name of a header whose value is a credential, also as a part of a longer name.
         "access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt", "passwd",
         "password", "private-key", "refresh-token", "secret", "security-token", "session-id", "session-token", "xsrf"
         // end of spec
