@@ -23,12 +23,12 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
      'block that has caught an error, undoes the start. Where start said replay_success there is nothing to finish; what once.claim '
      'began, once.complete ends.'),
     ('P4013', 'unfinished', false, 'this transaction has started an intent and not finished it',
-     'Nothing was committed: nobody would know of the effect, and a retry would repeat it. Call once.finish before COMMIT, where '
-     'once.start said proceed; state => ''failed_retryable'' where there was no effect. In autocommit each statement commits by itself: '
-     'begin a transaction first.'),
+     'Nothing was committed: the effect would not be recorded, and a retry would repeat it. Call once.finish before COMMIT, if once.start'
+     ' said proceed; state => ''failed_retryable'' if there was no effect. In autocommit each statement commits separately: begin a '
+     'transaction first.'),
     ('P4014', 'already_started', false, 'this transaction has started this intent already',
-     'The first start lets the effect run once: go on to once.finish. What is called within the effect must not start the intent again; '
-     'another effect is another intent, with a scope or a key of its own.'),
+     'The first start lets the effect run once: go on to once.finish. Functions called within the effect must not start the intent again;'
+     ' another effect is another intent, with another scope or key.'),
     ('P4015', 'another_fingerprint', false, 'this transaction has started the intent with another fingerprint',
      'Give once.finish the fingerprint that once.start took: compute it once. Else a retry of the request that ran would be refused.'),
     ('P4020', 'already_finished', false, 'the intent is finished and has an outcome',
@@ -45,7 +45,7 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4050', 'message_mismatch', false, 'the message id was first used with another payload',
      'Message ids must name one message. The first message''s effect is untouched.'),
     ('P4051', 'event_mismatch', false, 'this intent has already emitted this event with another payload',
-     'One event of a type per intent: give the second one an event_type of its own.'),
+     'One event of a type per intent: give the second one another event_type.'),
     ('P4060', 'too_large', false, 'the outcome or the event is too large',
      'Store a reference to it. once.set_scope raises the limits of a body (response_bytes_max) and a payload (event_bytes_max).'),
     ('P4070', 'resolution_refused', false, 'the decision is refused',

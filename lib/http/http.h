@@ -42,13 +42,13 @@ typedef enum http_problem {
 	HTTP_PROBLEM_KEY_MALFORMED,
 	/* 400: more than one header line */
 	HTTP_PROBLEM_KEY_REPEATED,
-	/* 400: nobody knows whose key it is */
+	/* 400: the tenant is missing */
 	HTTP_PROBLEM_TENANT_MISSING,
 	/* 422: the key of another request */
 	HTTP_PROBLEM_MISMATCH,
 	/* 409: an attempt is running */
 	HTTP_PROBLEM_ACTIVE,
-	/* 409: nobody knows whether it happened */
+	/* 409: it is unknown whether it took effect */
 	HTTP_PROBLEM_IN_DOUBT,
 	/* 409: a key of a retired day */
 	HTTP_PROBLEM_EXPIRED,

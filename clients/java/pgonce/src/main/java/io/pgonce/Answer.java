@@ -79,7 +79,7 @@ public final class Answer {
     }
 
     /**
-     * An answer that has no status, for what is not HTTP.
+     * An answer without a status, for calls that are not HTTP.
      *
      * @return an answer without a body
      */
@@ -141,7 +141,7 @@ public final class Answer {
     }
 
     /**
-     * With a reference to what was made, by which {@code pgonce find --result} finds the intent.
+     * With a reference to the result, by which {@code pgonce find --result} finds the intent.
      *
      * @param type for example {@code order}
      * @param id its id
@@ -166,16 +166,16 @@ public final class Answer {
     /**
      * The status.
      *
-     * @return a status of HTTP, or 0 where there is none
+     * @return a status of HTTP, or 0 without a status
      */
     public int status() {
         return status;
     }
 
     /**
-     * The body: of a stored answer the stored bytes; of one that is not stored yet what was given, in UTF-8.
+     * The body: the stored bytes, or, before the answer is stored, the given body in UTF-8.
      *
-     * @return a copy, or null where there is none
+     * @return a copy, or null without a body
      */
     public byte[] body() {
         return body != null ? body.clone() : text == null ? null : text.getBytes(StandardCharsets.UTF_8);
@@ -184,7 +184,7 @@ public final class Answer {
     /**
      * The body as UTF-8.
      *
-     * @return a text, or null where there is none
+     * @return a text, or null if it is not set
      */
     public String bodyText() {
         return body == null ? text : new String(body, StandardCharsets.UTF_8);

@@ -14,7 +14,7 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * A claim of an intent whose effect is made elsewhere. Its lease is renewed in the background, after a third of it each
- * time; where it is lost, the thread that claimed is interrupted. Close it on that thread: what was not reported by then
+ * time; if it is lost, the thread that claimed is interrupted. Close it on that thread: what was not reported by then
  * is reported as in doubt.
  */
 public final class Claim implements AutoCloseable {
@@ -179,7 +179,7 @@ public final class Claim implements AutoCloseable {
     }
 
     /**
-     * The fence of this attempt: pass it to what can compare it.
+     * The fence of this attempt: pass it to systems that can compare it.
      *
      * @return above that of every attempt before
      */
@@ -345,7 +345,7 @@ public final class Claim implements AutoCloseable {
             throw new IllegalStateException("the intent is finished: there is nothing to report");
         }
         synchronized (this) {
-            reported = true; // from here on no interrupt of ours
+            reported = true; // from here on pgonce does not interrupt
             if (interrupted) {
                 Thread.interrupted();
                 interrupted = false;
@@ -354,7 +354,7 @@ public final class Claim implements AutoCloseable {
         return statement.getAsBoolean();
     }
 
-    /** Ends the heartbeat. What was not reported is reported as in doubt. */
+    /** Ends the heartbeat. A claim without a report is reported as in doubt. */
     @Override
     public void close() {
         boolean silent;

@@ -108,7 +108,7 @@ public record Event(String topic, String payload, String aggregateType, String a
     }
 
     /**
-     * Of a type of its own.
+     * With a type that differs from the topic.
      *
      * @param type its name
      * @return another event

@@ -43,7 +43,7 @@ final class Execution<E extends Exception> {
     private boolean called;
     /** Set by an attempt: its effect is done, and what is left is finish and COMMIT. */
     private boolean finishing;
-    /** Set by an attempt: the effect has failed, and not a statement of ours. */
+    /** Set by an attempt: the effect has failed, not a statement of pgonce. */
     private boolean effectFailed;
     /** Set by an attempt: it has computed the fingerprint by a salt that was remembered. */
     private boolean guessed;
@@ -153,7 +153,7 @@ final class Execution<E extends Exception> {
 
     /**
      * COMMIT's answer is lost under a gateway's claim: that nothing was done is stored under the same fence. That waits for a COMMIT that is under way,
-     * and one that comes later finds the claim taken. False: the outcome is stored, and the gateway sends it; or nobody knows, and it is in doubt.
+     * and one that comes later finds the claim taken. False: the outcome is stored, and the gateway sends it; or it is unknown, and the intent is in doubt.
      */
     private boolean isFreed() {
         Once quick = once.deadline(FREED_WITHIN);
@@ -321,7 +321,7 @@ final class Execution<E extends Exception> {
         return answer;
     }
 
-    /** What may be committed of an effect whose transaction is gone nobody knows: that is recorded, in another transaction, or by whose claim it is. */
+    /** The transaction of the effect is gone, so its outcome is unknown: that is recorded, in another transaction or by the owner of the claim. */
     private RuntimeException lost(Throwable failure) {
         gone = failure;
         decidedFailure = null;

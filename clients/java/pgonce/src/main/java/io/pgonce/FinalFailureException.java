@@ -20,7 +20,7 @@ public final class FinalFailureException extends OnceException {
     }
 
     /**
-     * What is stored, or is to be stored.
+     * The answer that is stored, or will be stored.
      *
      * @return the answer of every attempt
      */

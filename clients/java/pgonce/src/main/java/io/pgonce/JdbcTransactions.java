@@ -72,7 +72,7 @@ final class JdbcTransactions implements Transactions {
 
         @Override
         public void close() {
-            // The pool looks at what it gets back; a connection that cannot be put in order is closed all the same.
+            // The pool checks returned connections, and closes a connection that cannot be reset.
             try (connection) {
                 if (!connection.isClosed()) {
                     if (!committed) {

@@ -26,12 +26,12 @@ public interface Observer {
 
             @Override
             public void verdict(String verdict) {
-                // nobody listens
+                // there is no listener
             }
 
             @Override
             public void close() {
-                // nobody listens
+                // there is no listener
             }
         };
 

@@ -34,7 +34,7 @@ public final class Once {
     final Duration wait;
     final int isolation;
     final String traceparent;
-    /** Null: nobody has said one. */
+    /** Null: not set. */
     private final String tenant;
     private final int keptMax;
     /** Is an effect called at most once by a run? */
@@ -128,7 +128,7 @@ public final class Once {
     }
 
     /**
-     * With a limit to what is kept of an answer: for a door that passes the answer on by itself, as a middleware does. A larger
+     * With a limit for stored answers: for a door that passes the answer on itself, as a middleware does. A larger
      * one, and one that its scope does not allow, is remembered as done, without its body and its headers: its result type is
      * {@link Answer#TOO_LARGE}. Else an answer that the scope does not allow is an error, and nothing is done.
      *
@@ -143,8 +143,8 @@ public final class Once {
     }
 
     /**
-     * With an effect that a run calls at most once: for the handler of a request, as a middleware runs it. What it throws comes out also
-     * where it is a race or a lost connection; where a race rolls back what it has done, that is an {@link UnavailableException}.
+     * With an effect that a run calls at most once: for the handler of a request, as a middleware runs it. Its exceptions come out also
+     * after a race or a lost connection; if a race rolls back its work, that is an {@link UnavailableException}.
      *
      * @return another one, over the same transactions
      */
@@ -153,7 +153,7 @@ public final class Once {
     }
 
     /**
-     * Under the claim of a gateway in front, which has told its fence: a run begins no intent of its own and looks at no fingerprint. It finishes
+     * Under the claim of a gateway in front, which has told its fence: a run begins no intent and checks no fingerprint. It finishes
      * that claim, in the transaction of the effect. Where the claim is lost, or its outcome was stored by another run, the effect is rolled back:
      * {@link LeaseLostException}. A doubt is the gateway's to report.
      *
@@ -246,7 +246,7 @@ public final class Once {
      * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run): this call and its retries throw
      * {@link InDoubtException} then (of a {@link Doubt} this call throws that), until that is decided; what the work threw is its cause, and is
      * stored as the reason. An attempt
-     * that fell silent leaves a doubt, too, because nobody knows whether it did the work.
+     * that fell silent leaves a doubt, too, because it is unknown whether it did the work.
      *
      * @param scope what the key names an intent of
      * @param key the intent's
@@ -272,7 +272,7 @@ public final class Once {
         }
     }
 
-    /** The work is done, whatever becomes of its answer. */
+    /** The work is done, even if its answer cannot be stored. */
     private Answer complete(Claim claim, Answer answer) {
         try {
             store(claim, answer, false);
@@ -392,7 +392,7 @@ public final class Once {
         return new Sql.Name(tenant == null ? "" : tenant, Objects.requireNonNull(scope, "scope"), Objects.requireNonNull(key, "key"));
     }
 
-    /** A short transaction of ours that may be sent again: what it does is done once however often it is sent. */
+    /** A short transaction of pgonce that may be sent again: repeating it has no further effect. */
     <T> T repeatable(Repeatable<T> statement) {
         Retries retries = new Retries(deadline);
         boolean sent = false;

@@ -27,7 +27,7 @@ public class OnceException extends RuntimeException {
      * @param reason what happened
      * @param message for people
      * @param cause the driver's exception, or null
-     * @param stored what is stored of the intent, where that is known
+     * @param stored the stored state of the intent, if it is known
      */
     OnceException(Reason reason, String message, Throwable cause, Stored stored) {
         super(message == null ? reason.message : message, withoutKey(cause));
@@ -87,7 +87,7 @@ public class OnceException extends RuntimeException {
     /**
      * The trace that the intent was first attempted in.
      *
-     * @return a traceparent, or null where there is none or where it is not known
+     * @return a traceparent, or null if it is missing or unknown
      */
     public String traceparent() {
         return stored().traceparent();

@@ -37,7 +37,7 @@ final class Retries {
         return (deadlineNs - System.nanoTime()) / 1_000_000 > pauseMs && sleep(pauseMs);
     }
 
-    /** A pause of a duplicate that waits for a running attempt until then, of System.nanoTime(): no longer, and whatever the deadline. */
+    /** A pause of a duplicate that waits for a running attempt, at most until then (System.nanoTime()), even past the deadline. */
     boolean pauseUntil(long endNs) {
         long leftNs = endNs - System.nanoTime();
         return leftNs > 0 && sleep(Math.min(nextMs(), (leftNs + 999_999) / 1_000_000));
@@ -74,7 +74,7 @@ final class Retries {
         }
     }
 
-    /** The SQLSTATE in a chain of causes, since frameworks wrap; null where there is none. */
+    /** The SQLSTATE in a chain of causes, since frameworks wrap; null without one. */
     static String sqlState(Throwable failure) {
         int left = CAUSES_MAX;
         for (Throwable each = failure; each != null && left-- > 0; each = each.getCause()) {

@@ -99,7 +99,7 @@ final class Sql {
         command(connection, "SAVEPOINT pgonce_store");
     }
 
-    /** Takes the effect back. Alone: with autosave the driver puts a savepoint of its own before a statement of several parts, which may have failed. */
+    /** Rolls the effect back. Sent alone: with autosave the driver sets another savepoint before a statement of several parts. */
     static void back(Connection connection) throws SQLException {
         command(connection, BACK);
     }
@@ -109,7 +109,7 @@ final class Sql {
         try {
             command(connection, UNSAVE);
         } catch (SQLException done) {
-            // With autosave the driver has rolled back by itself, to before that savepoint. In any other transaction finish is refused (P4012).
+            // With autosave the driver has rolled back itself, to before that savepoint. In any other transaction finish fails (P4012).
             if (!NO_SUCH_SAVEPOINT.equals(done.getSQLState())) {
                 throw done;
             }
@@ -309,7 +309,7 @@ final class Sql {
     }
 
     private static Answer answer(ResultSet row) throws SQLException {
-        // Headers that nobody can read are none; the middleware asks, since it must not send such an answer.
+        // Unreadable headers are dropped; the middleware checks for that, since it must not send such an answer.
         java.util.List<Answer.Header> headers = StoredHeaders.read(row.getString("response_headers"));
         return Answer.replay(headers == null ? 0 : row.getInt("response_status"), row.getBytes("response_body"),
             headers == null ? java.util.List.of() : headers, row.getString("result_type"), row.getString("result_id"),

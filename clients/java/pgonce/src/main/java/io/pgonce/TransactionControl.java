@@ -15,7 +15,7 @@ import java.util.Set;
 
 /**
  * Keeps an effect from ending the transaction that it is in: what was done before would be committed without the memory of it, and
- * done again by the next attempt. What would end it is refused before it is sent, by {@link IllegalStateException}; savepoints are not.
+ * done again by the next attempt. A statement that would end it is refused before it is sent, by {@link IllegalStateException}; savepoints are not.
  */
 public final class TransactionControl {
     private static final Set<String> REFUSED = Set.of("commit", "close", "abort", "beginRequest", "endRequest");

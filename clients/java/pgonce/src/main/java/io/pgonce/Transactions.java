@@ -29,7 +29,7 @@ public interface Transactions {
         Connection connection() throws SQLException;
 
         /**
-         * May COMMIT travel with the last statement, in one round trip? Not where a framework has work of its own to do
+         * May COMMIT travel with the last statement, in one round trip? Not if a framework has work to do
          * before it.
          *
          * @return whether {@link #commit()} is told of a COMMIT that was sent already

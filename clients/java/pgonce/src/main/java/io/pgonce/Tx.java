@@ -19,7 +19,7 @@ public final class Tx {
     private final Connection own;
     private final Connection connection;
     private final Sql.Name intent;
-    /** Null: nobody has said one. */
+    /** Null: not set. */
     private final String tenant;
     private final String traceparent;
     /** Of the caller's own transaction: the message that it applies. */
@@ -43,7 +43,7 @@ public final class Tx {
         }
     }
 
-    /** What a statement of ours met. */
+    /** The error of a statement of pgonce. */
     static OnceException failed(SQLException failure) {
         OnceException.Reason reason = OnceException.Reason.ofSqlState(failure.getSQLState());
         return (reason == null ? OnceException.Reason.DATABASE : reason).exception(failure);
@@ -104,7 +104,7 @@ public final class Tx {
     /**
      * As {@link #emit(Event)}, for a payload of bytes with a content type of the application's, such as Avro or Protobuf.
      *
-     * @param event of {@link Event#ofBytes}: it has no payload of its own, and is published at once
+     * @param event of {@link Event#ofBytes}: it has no payload in it, and is published at once
      * @param payload as it is sent
      * @param contentType 1 to 255 characters of visible ASCII
      * @return the event's id
@@ -172,7 +172,7 @@ public final class Tx {
     }
 
     /**
-     * Applies a message where {@link #receive} says so. Events that it emits on this thread are the message's, whoever emits them.
+     * Applies a message if {@link #receive} says so. All events emitted on this thread belong to the message.
      *
      * @param <E> what the effect throws
      * @param consumer who applies it
@@ -243,7 +243,7 @@ public final class Tx {
     }
 
     /**
-     * COMMIT, for the caller's own transaction: an error where a statement has failed and nobody heeded it. By itself the
+     * COMMIT, for the caller's own transaction: it fails if a statement has failed and its error was ignored. Without this the
      * server would roll back then, and pgjdbc's {@code commit()} would say nothing of it.
      */
     public void commit() {
@@ -281,7 +281,7 @@ public final class Tx {
         }
 
         /**
-         * The stored answer, where there is one: then the effect must not be done.
+         * The stored answer, if the intent has one: then the effect must not be done.
          *
          * @return the answer, or null: do the effect, then {@link #finish(Answer)}, then COMMIT
          */

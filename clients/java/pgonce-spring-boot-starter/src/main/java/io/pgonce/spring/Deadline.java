@@ -55,7 +55,7 @@ final class Deadline implements AutoCloseable {
         }
     }
 
-    /** The transaction that the handler works in; null: none of ours. */
+    /** The transaction that the handler works in; null: it has no transaction of pgonce. */
     synchronized void guards(Tx running) {
         tx = over ? null : running;
     }

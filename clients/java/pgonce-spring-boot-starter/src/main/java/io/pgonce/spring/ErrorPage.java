@@ -12,12 +12,12 @@ import org.springframework.http.HttpStatus;
 
 /**
  * The page about a status that a handler has sent as an error. The container makes it when the filters have returned, which is too late
- * for an answer that is stored: Spring Boot's is asked for it before COMMIT; where there is none, it is a small problem document.
+ * for an answer that is stored: Spring Boot's renders it before COMMIT; without an error page it is a small problem document.
  */
 final class ErrorPage {
     private final String path;
 
-    /** path null: there is none. */
+    /** path null: the application has no error page. */
     ErrorPage(String path) {
         this.path = path;
     }

@@ -14,7 +14,7 @@ import java.util.List;
 
 /** A stream of events that begins when the effect is committed: what is done to it before is noted, and done then. */
 final class HeldAsync implements AsyncContext {
-    /** What is to be done to the container's own. */
+    /** The calls to repeat on the container's own context. */
     private interface Step {
         void to(AsyncContext real);
     }

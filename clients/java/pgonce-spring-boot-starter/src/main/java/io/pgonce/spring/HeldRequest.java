@@ -177,7 +177,7 @@ final class HeldRequest extends HttpServletRequestWrapper {
         }
     }
 
-    /** Without a body they are whatever the container has, as MockMvc has them. */
+    /** Without a body they are those of the container, as with MockMvc. */
     @Override
     public Collection<Part> getParts() throws IOException, ServletException {
         if (body.length == 0) {

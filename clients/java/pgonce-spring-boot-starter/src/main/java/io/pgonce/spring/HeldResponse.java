@@ -210,7 +210,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
         }
     }
 
-    /** Sends what was held, and from here on what is written at once: a stream, whose effect is committed. */
+    /** Sends the held bytes, and passes on later ones at once: a stream, whose effect is committed. */
     synchronized void pass() throws IOException {
         if (place != null) {
             real().sendRedirect(place);

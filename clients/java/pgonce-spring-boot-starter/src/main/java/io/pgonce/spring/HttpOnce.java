@@ -107,7 +107,7 @@ public final class HttpOnce {
         }
     }
 
-    /** Null: there is none, and none is required. */
+    /** Null: the request has no key, and needs none. */
     static String key(HttpServletRequest request, boolean required, boolean strict, int lengthMax) throws Refused {
         List<String> values = Collections.list(request.getHeaders(KEY));
         if (values.isEmpty() && !required) {
@@ -230,7 +230,7 @@ public final class HttpOnce {
         }
     }
 
-    /** A failure for good. The gateway stores it as one where it is told nothing; where that would be something else by its status, as done, so that it is stored. */
+    /** A failure for good. The gateway stores it as such without being told; if its status means something else, it is stored as done. */
     private static ResponseEntity<byte[]> refused(ResponseEntity<byte[]> answer) {
         return Ending.ofElsewhere(answer.getStatusCode().value(), null, answer.getHeaders()::getFirst) == Ending.FAILED ? answer : told("done", answer);
     }

@@ -27,7 +27,7 @@ import org.springframework.web.filter.OncePerRequestFilter;
 
 /**
  * What {@link Idempotent} does: the gateway's rules, in one transaction with the effect or under a lease. It comes late in the chain,
- * behind authentication, so a replay is given to whoever may ask.
+ * behind authentication, so only an authorized client gets a replay.
  */
 class IdempotencyFilter extends OncePerRequestFilter {
     private final WebSettings settings;
@@ -169,7 +169,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
             }
         }
 
-        /** tx null: none of ours. */
+        /** tx null: the handler has no transaction of pgonce. */
         private Answer handle(Tx tx, Deadline deadline) throws Exception {
             deadline.guards(tx);
             try {

@@ -9,7 +9,7 @@ import java.lang.annotation.Target;
 
 /**
  * Requests to this controller method, or to all of the class, are safe to retry: the first attempt of an
- * Idempotency-Key runs, in one transaction with the memory of its answer; every later one gets that answer. What the
+ * Idempotency-Key runs, in one transaction with its stored answer; every later one gets that answer. What the
  * method does in this database is rolled back with an answer of 4xx or 5xx. Its answer is held until COMMIT, so it
  * cannot be asynchronous, but for a stream of events.
  */

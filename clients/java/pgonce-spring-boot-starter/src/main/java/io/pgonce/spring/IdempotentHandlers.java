@@ -29,7 +29,7 @@ import org.springframework.web.servlet.mvc.method.annotation.SseEmitter;
 import org.springframework.web.servlet.mvc.method.annotation.StreamingResponseBody;
 import org.springframework.web.util.ServletRequestPathUtils;
 
-/** Which handlers are {@link Idempotent}. What cannot work is said at the start, and not at the first request. */
+/** Which handlers are {@link Idempotent}. Mistakes are reported at startup, not at the first request. */
 class IdempotentHandlers implements SmartInitializingSingleton, KnownControllers {
     private static final List<Class<?>> ASYNCHRONOUS = List.of(StreamingResponseBody.class, ResponseBodyEmitter.class, Callable.class, DeferredResult.class,
         WebAsyncTask.class, CompletionStage.class);

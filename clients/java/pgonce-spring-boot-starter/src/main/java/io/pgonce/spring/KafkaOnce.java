@@ -63,7 +63,7 @@ public final class KafkaOnce {
         return Boolean.TRUE.equals(template.execute(status -> transaction.current().apply(consumer, messageId, payload, effect::accept)));
     }
 
-    /** Any other value has no bytes of its own, and its toString may differ from one delivery to the next. */
+    /** Any other value has no defined bytes, and its toString may differ between deliveries. */
     private static Request payload(Object value) {
         if (value == null) {
             return Request.bytes(new byte[0]);

@@ -59,7 +59,7 @@ public class OnceAutoConfiguration {
      *
      * @param manager the application's
      * @param source the application's
-     * @param observer Micrometer's, where it is there
+     * @param observer Micrometer's, if present
      * @return over Spring's transactions
      */
     @Bean

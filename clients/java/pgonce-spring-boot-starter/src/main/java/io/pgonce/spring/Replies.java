@@ -27,7 +27,7 @@ final class Replies {
 
     private final String problemBase;
 
-    /** cors null: Spring MVC has none for this handler. */
+    /** cors null: Spring MVC has no CORS configuration for this handler. */
     Replies(HttpServletRequest request, HttpServletResponse response, CorsConfiguration cors, String problemBase) {
         this.problemBase = problemBase;
         this.request = request;

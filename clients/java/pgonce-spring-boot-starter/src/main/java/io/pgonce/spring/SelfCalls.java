@@ -17,7 +17,7 @@ import org.springframework.asm.Type;
 import org.springframework.util.ClassUtils;
 
 /**
- * A call of a class to a method of its own passes Spring's proxy by. It is seen in the class file: in a method that calls one of these and has
+ * A call from a class to one of its methods bypasses Spring's proxy. It is seen in the class file: in a method that calls one of these and has
  * no other object of the class than {@code this}.
  */
 final class SelfCalls {

@@ -95,7 +95,7 @@ public final class SpringTransactions implements Transactions {
             rebind(guarded);
         }
 
-        /** Whoever asks Spring for the connection of this transaction gets this one's. */
+        /** Code that asks Spring for the connection of this transaction gets this connection. */
         private void rebind(ConnectionHolder holder) {
             TransactionSynchronizationManager.unbindResource(source);
             TransactionSynchronizationManager.bindResource(source, holder);
@@ -128,7 +128,7 @@ public final class SpringTransactions implements Transactions {
         public void commit() throws SQLException {
             if (!joined && !commitTravels() && TransactionSynchronizationManager.isSynchronizationActive()) {
                 committing = false;
-                // Behind all others: where it is called, none of them has thrown.
+                // After all others: if it is called, no other one has thrown.
                 TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {
                     @Override
                     public void beforeCommit(boolean readOnly) {

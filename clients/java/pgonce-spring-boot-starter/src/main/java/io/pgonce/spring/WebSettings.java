@@ -23,7 +23,7 @@ import org.springframework.web.servlet.ModelAndView;
  * @param tenants null: there is but one caller
  * @param environment the properties {@code pgonce.mode}, {@code pgonce.handler-ms}, {@code pgonce.host}, {@code pgonce.gateway},
  *     {@code pgonce.problem-base}
- * @param resolver Spring MVC's exception handlers; null: there are none
+ * @param resolver Spring MVC's exception handlers; null: the application has none
  * @param errorPage of the application
  * @param uploads the limits of files; null: none
  */

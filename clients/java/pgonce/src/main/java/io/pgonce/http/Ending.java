@@ -14,7 +14,7 @@ public enum Ending {
     FAILED,
     /** ROLLBACK: nothing was done here, and a retry runs. */
     RELEASED,
-    /** Nobody knows: the intent is put in doubt. */
+    /** Unknown: the intent is put in doubt. */
     IN_DOUBT;
 
     /** The header with which the service says what it knows. Clients never get it. */

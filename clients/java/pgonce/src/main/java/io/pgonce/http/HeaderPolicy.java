@@ -63,7 +63,7 @@ public final class HeaderPolicy {
     }
 
     /**
-     * A header that is never replayed, whatever the list says.
+     * A header that is never replayed, even if the list names it.
      *
      * @param name in any case
      * @return true where naming it is a mistake

@@ -46,7 +46,7 @@ public final class KeyHeader {
      * @param strict are bare keys refused?
      * @param lengthMax the most characters, at most 255
      * @return 1 to lengthMax characters
-     * @throws Malformed where there is none
+     * @throws Malformed if the header has no key
      */
     public static String parse(String value, boolean strict, int lengthMax) throws Malformed {
         int start = 0;
@@ -173,7 +173,7 @@ public final class KeyHeader {
         return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
     }
 
-    /** Section 4.2.7, after the opening colon. What base64 cannot mean is refused; missing padding is not. */
+    /** Section 4.2.7, after the opening colon. Invalid base64 is refused; missing padding is not. */
     private boolean byteSequence() {
         int count = 0;
         while (isAlpha(next()) || isDigit(next()) || isOneOf(next(), "+/")) {

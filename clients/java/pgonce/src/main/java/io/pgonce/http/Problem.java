@@ -22,7 +22,7 @@ public enum Problem {
     /** 400: more than one header line. */
     KEY_REPEATED(400, "key-repeated", "Idempotency-Key is sent more than once",
         "Send one Idempotency-Key header with one key. Nothing was done.", 0),
-    /** 400: nobody knows whose key it is. */
+    /** 400: the tenant is missing. */
     TENANT_MISSING(400, "tenant-missing", "The request does not say whose key this is",
         "What tells callers apart (a header, a claim, a certificate) is empty. Nothing was done.", 0),
     /** 422: the key of another request. */
@@ -31,7 +31,7 @@ public enum Problem {
     /** 409: an attempt is running. */
     ACTIVE(409, "active", "A request with this Idempotency-Key is outstanding",
         "The first request with this key is still running. Send the same request again later.", 1),
-    /** 409: nobody knows whether it happened. */
+    /** 409: it is unknown whether it took effect. */
     IN_DOUBT(409, "in-doubt", "The outcome of this request is unknown",
         "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", 0),
     /** 409: a key of a retired day. */
