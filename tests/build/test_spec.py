@@ -44,7 +44,7 @@ def test_a_source_that_differs_is_found(copy):
 
 @pytest.mark.parametrize("file, old, new", [
     ("contract/start/_start_over.sql", "'P4029'", "'P4028'"),
-    ("native/refuse.c", None, 'refuse("P4097");'),
+    ("native/refuse.c", None, 'refuse("P4095");'),
     ("contract/access/lock.sql", None, "SELECT once._refuse('P4096', NULL, NULL, NULL);"),
 ])  # fmt: skip
 def test_a_sqlstate_without_a_row_is_found(copy, file, old, new):
