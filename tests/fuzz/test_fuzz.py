@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The fuzz targets under the address and undefined-behaviour sanitizers, each with its corpus and then with what libFuzzer makes of it: for
-PGONCE_FUZZ_SECONDS of a CPU (5 without it; 60 in .ci/run). conftest.py has started them."""
+PGONCE_FUZZ_SECONDS of a CPU (5 without it; 20 in .ci/run). conftest.py has started them."""
 
 import json
 import pathlib
