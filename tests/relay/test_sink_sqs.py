@@ -141,7 +141,7 @@ def test_a_queue_is_named_by_its_url_too(server, sink):
 
 def test_an_event_beyond_the_services_limit_is_refused_with_its_size_and_is_not_sent(door, sink):
     result = sink.deliver("orders", "x" * (1024 * 1024 + 1))
-    assert result["verdict"] == "refused" and "1048577 bytes" in result["problem"] and "1048576 at most" in result["problem"]
+    assert result["verdict"] == "refused" and "1048577 bytes" in result["problem"] and "at most 1048576" in result["problem"]
     assert door.calls("SendMessageBatch") == []
 
 
