@@ -357,7 +357,7 @@ def test_without_a_database_it_starts_closed_unless_edited_and_protects_when_tha
 def test_what_is_a_directive_alone_is_refused_and_the_error_says_where_to_write_it(option):
     done = print_config(*UPSTREAM, option, "1")
     assert done.returncode == 2 and done.stdout == b"" and f"unknown option {option}\n" in done.stderr.decode()
-    assert b"hint: what has no option is a directive of nginx" in done.stderr and b"--print-config" in done.stderr and b"docs/gateway.md" in done.stderr
+    assert b"hint: other settings are directives of nginx" in done.stderr and b"--print-config" in done.stderr and b"docs/gateway.md" in done.stderr
 
 
 @needs_module

@@ -122,7 +122,7 @@ def test_a_foreign_schema_is_refused(bare, empty):
 @pytest.mark.parametrize("made", ["CREATE TABLE once_job.mine (a integer)", "CREATE FUNCTION once_job.mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'"])
 def test_a_foreign_schema_for_the_jobs_is_refused_and_left_alone(bare, empty, made):
     empty.execute(f"CREATE SCHEMA once_job; {made}")
-    refused(bare, empty, 'there is a schema "once_job" that is not pgonce\'s', "nothing was changed", "hint: Rename that schema")
+    refused(bare, empty, 'a schema "once_job" exists that is not pgonce\'s', "nothing was changed", "hint: Rename that schema")
     assert empty.value("SELECT to_regnamespace('once') IS NULL")
 
 

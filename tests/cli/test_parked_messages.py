@@ -187,7 +187,7 @@ def test_what_a_consumer_is_trying_is_skipped_and_told(pgonce, db, park):
     consumer = db.connect(isolation="READ COMMITTED")
     consumer.cursor().execute("SELECT once_job.message_due('stock', '', 1)")
     done = parked(pgonce, "discard", "--state", "waiting", "--yes", "--reason", "r")
-    assert done.returncode == 10 and b"1 message stays unchanged" in done.stderr and b"start it again" in done.stderr
+    assert done.returncode == 10 and b"1 message stays unchanged" in done.stderr and b"run it again" in done.stderr
     assert b"discard: 1 message: given up" in done.stdout and re.search(rb"^P4029 +stock +orders +waiting +1$", done.stdout, re.M)
     consumer.rollback()
     text_of(parked(pgonce, "discard", "--state", "waiting", "--yes", "--reason", "r"))

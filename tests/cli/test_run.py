@@ -315,7 +315,7 @@ def test_output_that_cannot_be_written_is_told_alike_by_the_first_call_and_by_re
             lines = [json.loads(line) for line in done.stderr.decode().splitlines() if line.startswith("{")]
             (error,) = [line["error"] for line in lines if "error" in line]
             assert error["exit"] == 17 and f"CMD ended with status {status} and that is stored" in error["message"]
-            assert "No space left" in error["message"] and "call again" in error["hint"]
+            assert "No space left" in error["message"] and "run it again" in error["hint"]
             (told,) = [line["run"] for line in lines if "run" in line]
             assert told["exit_status"] == status
     done = pgonce.run("full", *command)
