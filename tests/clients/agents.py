@@ -19,15 +19,8 @@ from harness.postgres import ROOT
 from .suite import Calls, Plain, Refused, Requests, of_door
 
 # Language: {driver: the frameworks that are served over it}.
-DOORS = {
-    "node": {"pg": ("express", "fastify", "node-http")},
-    "python": {
-        "psycopg": ("flask", "django"), "asyncpg": ("starlette", "fastapi"), "psycopg-async": ("starlette", "fastapi"), "sqlalchemy-psycopg": (), "sqlalchemy-psycopg2": (),
-        "sqlalchemy-async-psycopg": (), "sqlalchemy-async-asyncpg": (),
-    },
-    "go": {"pgx": ("net-http",), "sql": ("net-http",)},
-    "java": {"jdbc": (), "spring": ("spring",), "spring-jpa": ("spring",)},
-}  # fmt: skip
+LANGUAGES = json.loads((ROOT / "tools/languages.json").read_text())
+DOORS = {language: facts["served"] for language, facts in LANGUAGES.items()}
 PATIENCE_S = 300  # a virtual machine that starts, on a machine that has much to do
 LONG = 12  # of a key: shorter ones may be words of a message
 PLAIN = ("hold", "unhold", "sql")  # steps that are no client's

@@ -2,6 +2,7 @@
 """The services of examples/ under examples/hammer.py, which fails where their protection is taken out; and by the one line of their README. make test-clients
 runs this, with the languages whose toolchains are here (PGONCE_EXAMPLES="node go")."""
 
+import json
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ from harness.broker import accepts, free_port
 from harness.mutation import replaced
 from harness.postgres import ROOT, wait_until
 
-LANGUAGE = {"express-orders": "node", "fastapi-payments": "python", "go-orders": "go", "spring-payments": "java"}
+LANGUAGE = {facts["example"]: language for language, facts in json.loads((ROOT / "tools/languages.json").read_text()).items()}
 KEYS = 60
 BUILT_S = 600  # with what comes from a registry
 LEFT_OUT = ("node_modules", "target", ".venv", "__pycache__", "orders")

@@ -41,13 +41,12 @@ from harness.postgres import ROOT
 
 from .doors import Answer, LineDoor
 
-LANGUAGES = ("node", "python", "go", "java")
-PROGRAMS = {"node": "clients/node/agent", "python": "clients/python/agent", "go": "clients/go/internal/agent", "java": "clients/java/agent"}
-PYTHON = ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg2", "sqlalchemy-async-psycopg", "sqlalchemy-async-asyncpg")
-SERVED_IN_PYTHON = ("flask-psycopg", "flask-sqlalchemy-psycopg2", "django", "starlette-asyncpg", "fastapi-psycopg-async", "fastapi-sqlalchemy-async-asyncpg")
+FACTS = json.loads((ROOT / "tools/languages.json").read_text())
+LANGUAGES = tuple(FACTS)
+PROGRAMS = {language: facts["agent"] for language, facts in FACTS.items()}
 # Each run has one framework of a language, and its processes have the drivers in turn (docs/torture.md).
-DRIVERS = {"node": ("pg",), "python": PYTHON, "go": ("pgx", "sql"), "java": ("hikari", "plain", "spring", "spring-jpa")}
-FRAMEWORKS = {"node": ("express", "fastify", "node-http"), "python": SERVED_IN_PYTHON, "go": ("net-http-pgx", "net-http-sql"), "java": ("spring", "spring-jpa")}
+DRIVERS = {language: tuple(facts["torture"]["drivers"]) for language, facts in FACTS.items()}
+FRAMEWORKS = {language: tuple(facts["torture"]["frameworks"]) for language, facts in FACTS.items()}
 KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
 START_S = 60
