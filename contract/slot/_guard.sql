@@ -8,11 +8,13 @@
 -- function, would let a caller pass that was waiting while the slot closed. The guard never waits: if the lock is not free, the slot is
 -- closing.
 CREATE FUNCTION once._guard(divided boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    sequences text := '[0:63]=' || (SELECT array_agg(format('once.slot_%s_seq', n) ORDER BY n)::text FROM generate_series(0, 63) AS n);
 BEGIN
     PERFORM once._execute_ddl(format('CREATE OR REPLACE FUNCTION once._serves(tenant text) RETURNS boolean LANGUAGE sql AS %L',
-        CASE WHEN divided THEN $guard$
+        CASE WHEN divided THEN format($guard$
     SELECT CASE WHEN pg_try_advisory_xact_lock_shared(20790, once.slot_of(tenant))
-                THEN pg_sequence_last_value(('once.slot_' || once.slot_of(tenant)::text || '_seq')::regclass) % 2 = 1
+                THEN pg_sequence_last_value((%L::regclass[])[once.slot_of(tenant)]) %% 2 = 1
                 ELSE false END
-$guard$ ELSE ' SELECT true ' END));
+$guard$, sequences) ELSE ' SELECT true ' END));
 END $$;

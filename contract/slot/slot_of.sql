@@ -4,5 +4,5 @@
 -- function by another that matches its router: IMMUTABLE, 0 to 63 for every text, and the same on every node. After that it must never
 -- change. Inlined, so it has no settings, and names the schema of everything instead.
 CREATE FUNCTION once.slot_of(tenant text) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT ((pg_catalog.hashtext(tenant)::bigint OPERATOR(pg_catalog.+) 2147483648) OPERATOR(pg_catalog./) 67108864)::integer
+    SELECT (pg_catalog.hashtext(tenant) OPERATOR(pg_catalog.>>) 26) OPERATOR(pg_catalog.+) 32
 $$;
