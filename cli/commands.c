@@ -52,8 +52,12 @@ ABOUT(init_about,
       "UPDATE).",
       "If the server has the extension pgonce_native and this role is a superuser, it installs or updates that, too. "
       "Nothing else depends on it: if it fails, init succeeds and says why.",
-      "  pgonce init --dsn 'host=db dbname=app'", "  pgonce init --print > review.sql");
-USES(init_uses, {OPTION_PRINT, false}, {OPTION_NO_NATIVE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+      "With --join the database becomes a node that shares the tenants with another one. It must remember nothing yet, "
+      "and both contracts must be of this pgonce. A second run changes nothing.",
+      "  pgonce init --dsn 'host=db dbname=app'", "  pgonce init --print > review.sql",
+      "  pgonce init --dsn 'host=db2 dbname=app' --join 'host=db1 dbname=app'");
+USES(init_uses, {OPTION_PRINT, false}, {OPTION_NO_NATIVE, false}, {OPTION_JOIN, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
 EXITS(init_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(dev_about,

@@ -33,17 +33,21 @@ static const char *standard_of(const char *keyword)
 	return NULL;
 }
 
-char *connect_conninfo(const cli_invocation *invocation)
+char *connect_conninfo_of(const cli_invocation *invocation, option_id option)
 {
 	char problem[CONNINFO_PROBLEM_BYTES];
-	char *conninfo =
-	    conninfo_settled(invocation->given[OPTION_DSN] ? invocation->text[OPTION_DSN] : "", standard_of, problem);
+	char *conninfo = conninfo_settled(invocation->given[option] ? invocation->text[option] : "", standard_of, problem);
 
 	if (conninfo == NULL) {
-		cli_fail(invocation, CLI_USAGE, "pgonce help, and the PostgreSQL manual: Connection Strings",
-		         "option --dsn: %s", problem);
+		cli_fail(invocation, CLI_USAGE, "pgonce help, and the PostgreSQL manual: Connection Strings", "option --%s: %s",
+		         cli_options[option].name, problem);
 	}
 	return conninfo;
+}
+
+char *connect_conninfo(const cli_invocation *invocation)
+{
+	return connect_conninfo_of(invocation, OPTION_DSN);
 }
 
 char *connect_fixed_conninfo(const cli_invocation *invocation)

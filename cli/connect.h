@@ -11,6 +11,8 @@
  * after an error message. Free it.
  */
 char *connect_conninfo(const cli_invocation *invocation);
+/* The same for the connection string of another option. */
+char *connect_conninfo_of(const cli_invocation *invocation, option_id option);
 /*
  * The same, for a process that has neither this one's environment nor its home directory: it
  * contains what libpq would take from there, including a password.

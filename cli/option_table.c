@@ -46,6 +46,11 @@ const cli_option cli_options[OPTION_COUNT] = {
                         "names the intent in its scope, for example 2026-01-31; 1 to 255 printable ASCII characters"),
     [OPTION_PRINT] = FLAG(0, "print", "print the SQL of a new installation, for review, and connect to nothing"),
     [OPTION_NO_NATIVE] = FLAG(0, "no-native", "leave pgonce_native, the hot functions in C, out of this database"),
+    [OPTION_JOIN] =
+        TEXT(0, "join", "DSN",
+             "make this database a node that shares the tenants with the node at DSN, which is divided "
+             "(once.divide): with its salt, settings, policies and bindings, and no slot open. DSN names the "
+             "owner of that node's contract"),
     [OPTION_DIR] =
         TEXT(0, "dir", "DIR",
              "the directory to keep its files in. dev: the private PostgreSQL; default: .pgonce. gateway: the "

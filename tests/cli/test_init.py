@@ -7,9 +7,10 @@ migration passes.
 """
 import json
 
+import psycopg2
 import pytest
 
-from contract.calls import today
+from contract.calls import Once, today
 from harness.postgres import install_script
 
 from .command import Command, ends
@@ -216,3 +217,93 @@ def test_a_database_whose_default_isolation_is_serializable(bare, empty):
     empty.execute(f"ALTER DATABASE {empty.name} SET default_transaction_isolation = 'serializable'")
     processes = [bare.start("init") for _ in range(4)]
     assert [ends(process)[0] for process in processes] == [0] * 4
+
+
+@pytest.fixture
+def first(db):
+    """A node with policies and bindings, divided, all slots open."""
+    db.execute("SELECT once.set_scope('pay', lease => '7 seconds', max_attempts => 3), once.set_keeping(horizon_days => 3, clock_skew => '1 minute')")
+    db.execute("INSERT INTO once.binding VALUES ('nobody_here', 'acme')")
+    db.execute("CALL once.divide(true)")
+    return db
+
+
+def common(database):
+    """What nodes have in common."""
+    return database.value("SELECT once._node()")
+
+
+def slots(database):
+    return [tuple(row) for row in database.rows("SELECT count(*) FILTER (WHERE open) AS open, count(*) AS there FROM once.slots()")]
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["a new database", "a database with a contract"])
+def test_a_node_joins_with_what_all_have_in_common_and_no_slot(bare, empty, first, installed):
+    if installed:
+        assert bare("init").returncode == 0
+    done = bare("init", "--join", first.dsn())
+    assert done.returncode == 0, done.stderr
+    assert b"joined, with no slot open: policies: 2, bindings: 1" in done.stdout and b"nobody_here" in done.stderr
+    assert common(empty) == common(first) and slots(empty) == [(0, 64)] and slots(first) == [(64, 64)]
+    assert empty.value("SELECT once.fingerprint('{}'::jsonb, 'acme')") == first.value("SELECT once.fingerprint('{}'::jsonb, 'acme')")
+    days = "SELECT array_agg(d) FROM once._days('once.intent', 'intent_d') AS d WHERE d >= (SELECT closed_before FROM once.setting)"
+    assert empty.value(days) == empty.value(days.split(" WHERE")[0]) and empty.value(days)[0] == first.value(days)[0]
+    with pytest.raises(psycopg2.Error) as caught:
+        Once(empty.connect(), tenant="acme").start(key="k")
+    assert caught.value.pgcode == "P4097"
+    first.execute("SELECT once_job.close_slot(once.slot_of('acme'))")
+    empty.execute("SELECT once_job.open_slot(once.slot_of('acme'), 2)")
+    assert Once(empty.connect(), tenant="acme").finish_new(key="k") == 1
+    told = json.loads(bare("init", "--json", "--join", first.dsn()).stdout)
+    assert told["joined"] == {"now": False, "policies": 2, "bindings": 1} and slots(empty) == [(1, 64)]
+    assert json.loads(bare("init", "--json").stdout)["joined"] is None
+
+
+def test_the_hash_of_tenants_comes_along(bare, empty, db):
+    db.execute("CREATE OR REPLACE FUNCTION once.slot_of(tenant text) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT length($1) % 64'")
+    db.execute("CALL once.divide(true)")
+    assert bare("init", "--join", db.dsn()).returncode == 0
+    assert empty.value("SELECT once.slot_of('abc')") == 3
+
+
+@pytest.mark.parametrize("memory", [
+    "SELECT once.finish_new('s', 'k', once.fingerprint('{}'::jsonb))", "SELECT once.emit('t', '{}')",
+    "SELECT once.emit_later(now() + interval '1 day', 't', '{}')",
+])  # fmt: skip
+def test_a_database_that_remembers_something_does_not_join(bare, empty, first, memory):
+    assert bare("init").returncode == 0
+    empty.execute(memory)
+    before = common(empty)
+    done = bare("init", "--join", first.dsn())
+    assert done.returncode == 1 and b"must remember nothing" in done.stderr and b"new database" in done.stderr
+    assert common(empty) == before and slots(empty) == [(0, 0)]
+
+
+def test_a_node_that_is_not_divided_cannot_be_joined(bare, empty, db):
+    done = bare("init", "--join", db.dsn())
+    assert done.returncode == 1 and b"not divided" in done.stderr and b"once.divide(true)" in done.stderr
+    assert slots(empty) == [(0, 0)]
+
+
+def test_a_node_of_other_nodes_joins_no_second_time(bare, empty, first):
+    assert bare("init").returncode == 0
+    empty.execute("CALL once.divide(true)")
+    done = bare("init", "--join", first.dsn())
+    assert done.returncode == 1 and b"another salt" in done.stderr and slots(empty) == [(64, 64)]
+
+
+def test_a_node_with_another_contract_cannot_be_joined(bare, empty, first):
+    first.execute("UPDATE once.migration SET checksum = 'x' WHERE version = 0")
+    done = bare("init", "--join", first.dsn())
+    assert done.returncode == 1 and b"another version" in done.stderr and slots(empty) == [(0, 0)]
+
+
+def test_a_node_that_is_away_or_is_none_changes_nothing_here(bare, empty, server):
+    done = bare("init", "--join", "host=/nowhere connect_timeout=2")
+    assert done.returncode == 3 and empty.value("SELECT to_regnamespace('once') IS NULL")
+    done = bare("init", "--join", "hots=db1")
+    assert done.returncode == 2 and b"--join" in done.stderr
+    other = server.empty_database()
+    done = bare("init", "--join", other.dsn())
+    assert done.returncode == 4 and empty.value("SELECT to_regnamespace('once') IS NULL"), done.stderr
+    other.drop()

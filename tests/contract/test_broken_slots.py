@@ -86,6 +86,26 @@ BROKEN = {
         [lambda db: slots.test_a_divided_node_has_all_slots_open_or_none(db, False)],
     ),
     "a lost sequence is made anew": (replace("_divide", "IF slot > 0 THEN", "IF false THEN"), [slots.test_a_lost_sequence_is_named_and_nobody_guesses_its_state]),
+    "a node joins with a memory": (
+        replace("_join", "PERFORM once._refuse_memory();", ""),
+        [lambda db: slots.test_a_node_that_remembers_something_does_not_join(db, "once.emit('t', '{}')")],
+    ),
+    "a node joins one that serves every tenant": (
+        replace("_join", "(node ->> 'divided' = 'true') IS NOT TRUE", "false"),
+        [lambda db: slots.test_a_node_joins_only_a_divided_one_with_the_same_contract(db, {"divided": False})],
+    ),
+    "a node joins one with another contract": (
+        replace("_join", "own -> 'contract' IS DISTINCT FROM node -> 'contract'", "false"),
+        [lambda db: slots.test_a_node_joins_only_a_divided_one_with_the_same_contract(db, {"contract": []})],
+    ),
+    "a node of others joins": (replace("_join", "own -> 'setting' ->> 'salt' = node -> 'setting' ->> 'salt'", "true"), [slots.test_a_node_that_has_joined_others_stays_there]),
+    "a node that joins keeps its salt": (
+        replace("_join", "DELETE FROM once.setting; INSERT INTO once.setting SELECT theirs.*;", ""), [slots.test_a_node_that_joins_is_like_the_other_and_has_no_slot_open],
+    ),
+    "a node that joins opens days that others have closed": (
+        replace("_join", "WHERE d < theirs.closed_before", "WHERE false"), [slots.test_a_node_that_joins_is_like_the_other_and_has_no_slot_open],
+    ),
+    "a node that joins serves": (replace("_join", "PERFORM once._divide(false);", "PERFORM once._divide(true);"), [slots.test_a_node_that_joins_is_like_the_other_and_has_no_slot_open]),
     "Citus repeats DDL": (replace("_execute_ddl", "PERFORM set_config('citus.enable_ddl_propagation', 'off', true);", "NULL;"), [slots.test_ddl_leaves_the_setting_of_citus_as_it_was]),
     "the setting of Citus stays off": (
         replace("_execute_ddl", "PERFORM set_config('citus.enable_ddl_propagation', propagated, true);", "NULL;"), [slots.test_ddl_leaves_the_setting_of_citus_as_it_was],
@@ -103,7 +123,7 @@ def does_its_plain_work(db):
     once.emit(topic="t", payload="{}")
     assert once.renew(key="c", fence=1) and once.peek(key="b")
     db.execute("SELECT * FROM once.recover(); SELECT * FROM once.find('plain'); SELECT * FROM once.slots()")
-    db.execute("DELETE FROM once.intent")
+    db.execute("DELETE FROM once.intent; DELETE FROM once.outbox")
 
 
 @pytest.mark.parametrize("broken", BROKEN)

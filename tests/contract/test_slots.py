@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Nodes that share the tenants: what is open here is served, and nothing is written where it is not, whatever is in flight when a slot closes."""
 
+import json
 import re
 
 import pytest
@@ -436,6 +437,55 @@ def test_a_relay_fetches_events_of_every_tenant_whatever_is_closed(db):
         close(db, slot)
     run(connection, "SELECT once_job.relay_flush()")
     assert len(relay.fetch(relay.list())) == 1
+
+
+def another_node(db, **changes):
+    """What a node like this one says of itself, but for its salt, settings, a policy and a binding."""
+    node = db.value("SELECT once._node()")
+    day = db.value("SELECT closed_before FROM once.setting")
+    node["setting"] |= {"salt": "\\x" + "5a" * 32, "horizon_days": 3, "clock_skew": "00:01:00", "closed_before": day + 2}
+    node["scopes"].append(node["scopes"][0] | {"scope": "pay", "lease": "00:00:07"})
+    node["bindings"].append({"role_name": "app", "tenant": "acme"})
+    return {**node, "divided": True, **changes}
+
+
+def join(db, node):
+    return db.value("SELECT joined FROM once._join(%s::jsonb)", json.dumps(node))
+
+
+def test_a_node_that_joins_is_like_the_other_and_has_no_slot_open(db):
+    node = another_node(db)
+    first_day = node["setting"]["closed_before"]
+    assert join(db, node) is True
+    assert db.value("SELECT once._node()") == node and not db.rows("SELECT * FROM once.slots() WHERE open")
+    assert db.value("SELECT min(d) FROM once._days('once.intent', 'intent_d') AS d") == first_day, "no day is open that the others have closed"
+    divide(db, None)
+    assert join(db, node) is False
+    with refused("P4097"):
+        Once(db.connect(), tenant=TENANT).start(key="k")
+
+
+@pytest.mark.parametrize("memory", ["once.finish_new('s', 'k', once.fingerprint('{}'::jsonb))", "once.emit('t', '{}')", "once.emit_later(now() + interval '1 day', 't', '{}')"])
+def test_a_node_that_remembers_something_does_not_join(db, memory):
+    db.execute(f"SELECT {memory}")
+    node = another_node(db)
+    before = db.value("SELECT once._node()")
+    with refused("55000"):
+        join(db, node)
+    assert db.value("SELECT once._node()") == before and db.rows("SELECT * FROM once.slots()") == []
+
+
+@pytest.mark.parametrize("wrong", [{"divided": False}, {"divided": None}, {"contract": []}])
+def test_a_node_joins_only_a_divided_one_with_the_same_contract(db, wrong):
+    with refused("55000"):
+        join(db, another_node(db, **wrong))
+    assert db.rows("SELECT * FROM once.slots()") == []
+
+
+def test_a_node_that_has_joined_others_stays_there(db):
+    divide(db, True)
+    with refused("55000"):
+        join(db, another_node(db))
 
 
 def test_every_function_executes_ddl_on_this_node_only():

@@ -9,7 +9,7 @@ from .client import Claim, Once, claim, consume, current_claim, emit, emit_bytes
 from .errors import (
     Active, AlreadyFinished, AlreadyStarted, AnotherFingerprint, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure,
     InDoubt, KeyMalformed, LeaseLost, MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, PoolFull, Refused,
-    ResolutionRefused, ScopeRequired, SwallowedError, TimedOut, TooLarge, Unfinished, UnknownState, UsageError,
+    ResolutionRefused, ScopeRequired, SlotClosed, SwallowedError, TimedOut, TooLarge, Unfinished, UnknownState, UsageError,
 )  # fmt: skip
 
 __version__ = "1.0.0"
@@ -17,6 +17,6 @@ __all__ = [
     "Active", "AlreadyFinished", "AlreadyStarted", "AnotherFingerprint", "Answer", "Claim", "ConnectionLost", "ContractMissing",
     "EventMismatch", "Expired", "FinalFailure", "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch",
     "NotDone", "NotStarted", "Once", "OnceError", "Outcome", "OutcomeUnknown", "PartitionMissing", "PoolFull", "Refused",
-    "ResolutionRefused", "ScopeRequired", "SwallowedError", "TimedOut", "TooLarge", "Unfinished", "UnknownState", "UsageError", "claim", "consume",
+    "ResolutionRefused", "ScopeRequired", "SlotClosed", "SwallowedError", "TimedOut", "TooLarge", "Unfinished", "UnknownState", "UsageError", "claim", "consume",
     "current_claim", "emit", "emit_bytes", "lock", "receive", "run",
 ]  # fmt: skip
