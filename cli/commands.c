@@ -210,8 +210,12 @@ ABOUT(doctor_about,
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
       "are skipped: the owner of the contract, with pg_monitor, sees everything. Checks that need a keeper's counts "
       "are skipped until it has counted.",
+      "With --nodes it compares the nodes that share the tenants: versions, salts, policies, bindings, and which slots "
+      "are "
+      "open nowhere or on two nodes. It names a node that is away.",
       "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
-USES(doctor_uses, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+USES(doctor_uses, {OPTION_NODES, false}, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
 EXITS(doctor_exits, CLI_NO_SERVER);
 
 ABOUT(plan_about,

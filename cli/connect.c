@@ -6,7 +6,6 @@
 
 #include "config.h"
 #include "connect.h"
-#include "conninfo.h"
 
 typedef struct standard {
 	const char *keyword;
@@ -33,10 +32,15 @@ static const char *standard_of(const char *keyword)
 	return NULL;
 }
 
+char *connect_settled(const char *dsn, char problem[CONNINFO_PROBLEM_BYTES])
+{
+	return conninfo_settled(dsn, standard_of, problem);
+}
+
 char *connect_conninfo_of(const cli_invocation *invocation, option_id option)
 {
 	char problem[CONNINFO_PROBLEM_BYTES];
-	char *conninfo = conninfo_settled(invocation->given[option] ? invocation->text[option] : "", standard_of, problem);
+	char *conninfo = connect_settled(invocation->given[option] ? invocation->text[option] : "", problem);
 
 	if (conninfo == NULL) {
 		cli_fail(invocation, CLI_USAGE, "pgonce help, and the PostgreSQL manual: Connection Strings", "option --%s: %s",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cli.h"
+#include "conninfo.h"
 #include "sql.h"
 
 /*
@@ -11,7 +12,11 @@
  * after an error message. Free it.
  */
 char *connect_conninfo(const cli_invocation *invocation);
-/* The same for the connection string of another option. */
+/*
+ * A connection string with the same settings; NULL: problem says what is wrong with it. Free it.
+ */
+char *connect_settled(const char *dsn, char problem[CONNINFO_PROBLEM_BYTES]);
+/* connect_conninfo for the connection string of another option. */
 char *connect_conninfo_of(const cli_invocation *invocation, option_id option);
 /*
  * The same, for a process that has neither this one's environment nor its home directory: it

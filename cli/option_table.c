@@ -185,6 +185,9 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_HELD_MAX] = NUMBER(0, "held-max", 0, INT64_C(2000000000),
                                "how many transactions a replication slot or a standby may hold back vacuum before "
                                "doctor warns; default: 5000000"),
+    [OPTION_NODES] = TEXT(0, "nodes", "FILE",
+                          "compare the nodes that share the tenants instead: FILE has the connection string of the "
+                          "owner of each node's contract, one per line; '-': standard input"),
     [OPTION_MAN] = TEXT(0, "man", "DIR", "write the man pages into this directory"),
     [OPTION_MARKDOWN] = FLAG(0, "markdown", "print docs/command.md"),
 };

@@ -297,8 +297,8 @@ void apply_open(message_batch *batch, consumer *consumer, source_message *const 
 	batch->consumer = consumer;
 	batch->count = count;
 	batch->messages = arena_take(arena, count * sizeof *batch->messages);
-	batch->list = arena_take(arena, count * sizeof *batch->list);
-	batch->handled = arena_take(arena, count * sizeof *batch->handled);
+	batch->list = arena_take(arena, count * sizeof(message *));
+	batch->handled = arena_take(arena, count * sizeof(message *));
 	batch->parkings = arena_take(arena, count * sizeof *batch->parkings);
 	for (size_t i = 0; i < count; i++) {
 		message_identify(deliveries[i], &settings->id_from, &settings->key_from, arena, &batch->messages[i]);

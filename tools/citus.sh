@@ -7,12 +7,16 @@ set -eu
 
 source=${1:-}
 prefix=$(realpath -m "${2:?citus.sh SOURCE PREFIX}")
-[ -f "$source/configure" ] && [ -d "$source/src/backend/distributed" ] ||
-	{ echo "SOURCE is a clone of Citus's public repository, not '$source': make test-citus SOURCE=DIR" >&2 && exit 2; }
+if ! [ -f "$source/configure" ] || ! [ -d "$source/src/backend/distributed" ]; then
+	echo "SOURCE is a clone of Citus's public repository, not '$source': make test-citus SOURCE=DIR" >&2
+	exit 2
+fi
 version=$(printf '%s\n' /usr/lib/postgresql/*/bin/pg_config | sort -V | tail -1 | cut -d/ -f5)
 config=/usr/lib/postgresql/$version/bin/pg_config
-[ -x "$config" ] && [ -e "$("$config" --includedir-server)/postgres.h" ] ||
-	{ echo "PostgreSQL and its headers are missing: apt-get install postgresql postgresql-server-dev-all" >&2 && exit 2; }
+if ! [ -x "$config" ] || ! [ -e "$("$config" --includedir-server)/postgres.h" ]; then
+	echo "PostgreSQL and its headers are missing: apt-get install postgresql postgresql-server-dev-all" >&2
+	exit 2
+fi
 now="$("$config" --version) $(git -C "$source" rev-parse HEAD)"
 if [ "$now" != "$(cat "$prefix/built" 2>/dev/null)" ]; then
 	rm -rf "$prefix"

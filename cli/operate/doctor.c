@@ -7,23 +7,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "checkup.h"
 #include "connect.h"
 #include "install/install.h"
 #include "install/native.h"
+#include "nodes.h"
 #include "plain.h"
 #include "pooling.h"
 
 #define TRANSACTION_MAX_MS (INT64_C(5) * 60 * 1000)
 #define HELD_MAX INT64_C(5000000)
-
-typedef struct checkup {
-	const cli_invocation *invocation;
-	PGconn *connection;
-	json_t *rows; /* with --json */
-	int warned;
-	int failed;
-	int skipped;
-} checkup;
 
 /*
  * A file of checks. If this role may not read the tables, or the contract is too old for it, all
@@ -65,7 +58,7 @@ static const section sections[] = {
     {SQL_DOCTOR_KEYS, "keys of each attempt|keys too coarse", true},
 };
 
-static void note(checkup *checkup, const char *check, const char *level, const char *found, const char *advice)
+void checkup_note(checkup *checkup, const char *check, const char *level, const char *found, const char *advice)
 {
 	bool well = strcmp(level, "ok") == 0;
 
@@ -93,7 +86,7 @@ static void skip(checkup *checkup, const section *section, const char *found, co
 
 	for (char *name = strtok_r(names, "|", &rest); name != NULL; name = strtok_r(NULL, "|", &rest)) {
 		if (checkup->rows != NULL) {
-			note(checkup, name, "skipped", found, advice);
+			checkup_note(checkup, name, "skipped", found, advice);
 		} else {
 			printf("%s%s", name == names ? "skipped  " : ", ", name);
 			checkup->skipped++;
@@ -122,7 +115,7 @@ static void explain(checkup *checkup, const section *section, const PGresult *ro
 		                         sqlstate[0] != '\0' ? sqlstate : "none");
 		char *first = cli_duplicate(section->checks);
 		first[strcspn(first, "|")] = '\0';
-		note(checkup, first, "failed", found, "this check could not be made: see the server's log");
+		checkup_note(checkup, first, "failed", found, "this check could not be made: see the server's log");
 		free(first);
 		free(found);
 	}
@@ -162,8 +155,8 @@ static void run_sections(checkup *checkup, bool of_contract)
 			explain(checkup, &sections[i], rows);
 		}
 		for (int row = 0; row < PQntuples(rows); row++) {
-			note(checkup, PQgetvalue(rows, row, 0), PQgetvalue(rows, row, 1), PQgetvalue(rows, row, 2),
-			     PQgetvalue(rows, row, 3));
+			checkup_note(checkup, PQgetvalue(rows, row, 0), PQgetvalue(rows, row, 1), PQgetvalue(rows, row, 2),
+			             PQgetvalue(rows, row, 3));
 		}
 		PQclear(rows);
 	}
@@ -174,11 +167,12 @@ static void check_pooling(checkup *checkup, const char *conninfo)
 	pooling_mode mode = pooling_of(checkup->connection, conninfo);
 	bool prepared = pooling_keeps_prepared(checkup->connection);
 
-	note(checkup, "pooling", mode == POOLING_STATEMENT ? "failed" : "ok", pooling_text(mode),
-	     "set pool_mode = transaction (or session) for this database");
-	note(checkup, "prepared statements", prepared ? "ok" : "warning",
-	     prepared ? "work here" : "do not last on this connection",
-	     "turn off prepared statements in your driver, or set max_prepared_statements in PgBouncer 1.21 or later");
+	checkup_note(checkup, "pooling", mode == POOLING_STATEMENT ? "failed" : "ok", pooling_text(mode),
+	             "set pool_mode = transaction (or session) for this database");
+	checkup_note(
+	    checkup, "prepared statements", prepared ? "ok" : "warning",
+	    prepared ? "work here" : "do not last on this connection",
+	    "turn off prepared statements in your driver, or set max_prepared_statements in PgBouncer 1.21 or later");
 }
 
 /*
@@ -210,8 +204,8 @@ static void check_encryption(checkup *checkup)
 		found = cli_format("%s, sslmode=%s%s", PQsslAttribute(checkup->connection, "protocol"), verified,
 		                   well ? "" : ": the server's identity was not checked");
 	}
-	note(checkup, "encryption", well ? "ok" : "warning", found,
-	     "sslmode=verify-full and sslrootcert in every connection string");
+	checkup_note(checkup, "encryption", well ? "ok" : "warning", found,
+	             "sslmode=verify-full and sslrootcert in every connection string");
 	free(found);
 	PQconninfoFree(options);
 }
@@ -222,18 +216,18 @@ static bool check_contract(checkup *checkup)
 	install_state state;
 
 	if (install_inspect(checkup->invocation, checkup->connection, &state) != CLI_OK) {
-		note(checkup, "contract", "failed", "it could not be checked", "see the message above");
+		checkup_note(checkup, "contract", "failed", "it could not be checked", "see the message above");
 		return false;
 	}
 	bool is_current = state.status == INSTALL_CURRENT;
 	char *found = is_current
 	                  ? cli_format("version %d, current, installed by pgonce %s", state.contract_version, state.release)
 	                  : cli_duplicate(state.status == INSTALL_ABSENT ? "not installed" : state.detail);
-	note(checkup, "contract",
-	     is_current                           ? "ok"
-	     : state.status == INSTALL_UNREADABLE ? "skipped"
-	                                          : "failed",
-	     found, install_hint(state.status));
+	checkup_note(checkup, "contract",
+	             is_current                           ? "ok"
+	             : state.status == INSTALL_UNREADABLE ? "skipped"
+	                                                  : "failed",
+	             found, install_hint(state.status));
 	free(found);
 	return state.status != INSTALL_ABSENT && state.status != INSTALL_FOREIGN;
 }
@@ -257,23 +251,35 @@ static void check_native(checkup *checkup)
 	native_state state;
 
 	native_inspect(checkup->connection, &state);
-	note(checkup, "native", finds[state.use].level, state.detail, finds[state.use].advice);
+	checkup_note(checkup, "native", finds[state.use].level, state.detail, finds[state.use].advice);
+}
+
+static int check_database(checkup *checkup)
+{
+	char *conninfo = connect_conninfo(checkup->invocation);
+	int result = conninfo == NULL ? CLI_USAGE : connect_plain(checkup->invocation, conninfo, &checkup->connection);
+
+	if (result == CLI_OK) {
+		run_sections(checkup, false);
+		check_pooling(checkup, conninfo);
+		check_encryption(checkup);
+		if (check_contract(checkup)) {
+			check_native(checkup);
+			run_sections(checkup, true);
+		}
+	}
+	PQfinish(checkup->connection);
+	free(conninfo);
+	return result;
 }
 
 int cli_doctor(const cli_invocation *invocation)
 {
 	checkup checkup = {.invocation = invocation, .rows = invocation->given[OPTION_JSON] ? json_array() : NULL};
-	char *conninfo = connect_conninfo(invocation);
-	int result = conninfo == NULL ? CLI_USAGE : connect_plain(invocation, conninfo, &checkup.connection);
+	int result = invocation->given[OPTION_NODES] ? nodes_check(&checkup, invocation->text[OPTION_NODES])
+	                                             : check_database(&checkup);
 
 	if (result == CLI_OK) {
-		run_sections(&checkup, false);
-		check_pooling(&checkup, conninfo);
-		check_encryption(&checkup);
-		if (check_contract(&checkup)) {
-			check_native(&checkup);
-			run_sections(&checkup, true);
-		}
 		result = checkup.failed > 0 ? CLI_FAILED : CLI_OK;
 		if (checkup.rows != NULL) {
 			cli_print_json(json_pack("{s:b, s:i, s:i, s:i, s:O}", "well", checkup.failed == 0, "warnings",
@@ -284,7 +290,5 @@ int cli_doctor(const cli_invocation *invocation)
 		}
 	}
 	json_decref(checkup.rows);
-	PQfinish(checkup.connection);
-	free(conninfo);
 	return result;
 }

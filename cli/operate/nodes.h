@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* nodes.h: pgonce doctor --nodes: compares the nodes that share the tenants. */
+#pragma once
+
+#include "checkup.h"
+
+/*
+ * The nodes of a file, one connection string per line; empty lines and lines that begin with # do
+ * not count. CLI_OK after its checks, whatever they found, or an exit code after an error message.
+ */
+int nodes_check(checkup *checkup, const char *path);
