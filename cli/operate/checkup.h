@@ -13,5 +13,8 @@ typedef struct checkup {
 	int skipped;
 } checkup;
 
-/* Prints or collects a check. level: "ok", "warning", "failed" or "skipped". advice: for all but "ok". */
+/*
+ * Prints or collects a check. level: "ok", "warning", "failed" or "skipped". advice is shown for
+ * all levels but "ok".
+ */
 void checkup_note(checkup *checkup, const char *check, const char *level, const char *found, const char *advice);

@@ -62,8 +62,8 @@ static void read_facts(checkup *checkup, node *node, const PGresult *rows)
 	checkup_note(checkup, check, guarded ? "ok" : "failed",
 	             node->slots != NULL && !guarded ? "it is divided, and its calls do not ask whether a slot is open"
 	                                             : found,
-	             node->slots == NULL ? "a node of its own: pgonce init --join, or take it out of the file"
-	                                 : "CALL once.divide() there, as the owner of the contract");
+	             node->slots == NULL ? "make it join with pgonce init --join, or remove its line"
+	                                 : "there, as the owner of the contract: CALL once.divide()");
 	free(check);
 	free(found);
 }
@@ -92,7 +92,7 @@ static void look_at(checkup *checkup, node *node, const char *conninfo)
 			const char *message = PQresultErrorField(rows, PG_DIAG_MESSAGE_PRIMARY);
 			check = cli_format("node %s", node->name);
 			checkup_note(checkup, check, "failed", message != NULL ? message : "no answer",
-			             "connect as the owner of its contract; if there is none: pgonce init --join");
+			             "connect as the owner of its contract; if it has no contract: pgonce init --join");
 		}
 	}
 	free(check);

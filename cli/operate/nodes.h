@@ -6,6 +6,6 @@
 
 /*
  * The nodes of a file, one connection string per line; empty lines and lines that begin with # do
- * not count. CLI_OK after its checks, whatever they found, or an exit code after an error message.
+ * not count. CLI_OK after its checks, even if they failed, or an exit code after an error message.
  */
 int nodes_check(checkup *checkup, const char *path);
