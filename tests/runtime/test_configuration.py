@@ -143,9 +143,9 @@ def test_a_file_of_another_kind_is_told_in_some_lines_not_in_thousands(tmp_path)
 
 
 @pytest.mark.parametrize("options, words", [
-    ("route = order.* -> orders", ["pgonce.conf:4: [relay shop] route: a queue without FIFO hands events out in any order"]),
+    ("route = order.* -> orders", ["pgonce.conf:4: [relay shop] route: a queue without FIFO delivers events in any order"]),
     ("route = order.* -> orders.fifo", ["[relay shop]: a FIFO queue drops a repeat within five minutes, a replay too"]),
-    ("", ["[relay shop]: without a route each topic goes to a queue of its name"]),
+    ("", ["[relay shop]: without a route each topic goes to a queue with its name"]),
 ])
 def test_what_a_queue_of_sqs_does_to_events_is_told_when_the_file_is_checked(tmp_path, options, words):
     (tmp_path / "pgonce.conf").write_text(f"[relay shop]\nsink = sqs\nregion = eu-central-1\n{options}\n")

@@ -101,7 +101,7 @@ def test_an_address_that_is_none_is_refused_before_anything_starts(tmp_path, add
                                 "stream = S\nhandler = apply\n")
     done = subprocess.run([PROGRAM, command, "--config", tmp_path / "c", "--metrics", address], capture_output=True, text=True,
                           env=clean_environment(), timeout=60, check=False)
-    assert done.returncode == 2 and f"--metrics: '{address}' is no ADDRESS:PORT" in done.stderr, done.stderr
+    assert done.returncode == 2 and f"--metrics: '{address}' is not an ADDRESS:PORT" in done.stderr, done.stderr
 
 
 def test_a_port_that_is_taken_is_said_so(tmp_path, db):
