@@ -37,7 +37,7 @@ GROUPS = [
                                     "outbox_summary", "outbox_untaken", "outbox_delayed"]),
     ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),
     ("Locks without a row", ["try_lock", "lock"]),
-    ("Nodes that share the tenants", ["slots", "slot_of", "divide", "undivide"]),
+    ("Nodes that share the tenants", ["slots", "slot_of", "divide", "undivide", "anchor"]),
     ("Keeping", ["keep", "keeper_status", "keeper_lease", "recover", "retention_held", "set_keeping"]),
     ("Seeing", ["counts", "count_cached", "metrics", "top"]),
     ("Operating", ["verify", "resolve", "resolve_many", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),

@@ -3,43 +3,14 @@
 
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
 from contract.calls import Once, refused, run
-from harness.postgres import PORT, ROOT, Postgres, clean_environment
+from harness.postgres import ROOT, clean_environment
 
-BINDIR = os.environ.get("PGONCE_CITUS_BINDIR")
 COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
-SETTINGS = {
-    "shared_preload_libraries": "citus", "citus.node_conninfo": "sslmode=disable", "citus.enable_statistics_collection": "off", "wal_level": "logical",
-    "max_prepared_transactions": 50, "max_connections": 60,
-}  # fmt: skip
-
-pytestmark = pytest.mark.skipif(BINDIR is None, reason="Citus is not built: make test-citus SOURCE=DIR")
-
-
-@pytest.fixture(scope="module")
-def servers():
-    with Postgres(BINDIR, settings=SETTINGS) as coordinator, Postgres(BINDIR, settings=SETTINGS) as worker:
-        yield coordinator, worker
-
-
-@pytest.fixture
-def nodes(servers):
-    """The database of each, of one name. The nodes reach each other by their sockets."""
-    databases = [server.empty_database() for server in servers]
-    for database in databases:
-        database.execute("CREATE EXTENSION citus")
-    coordinator, _ = databases
-    coordinator.execute("SELECT citus_set_coordinator_host(%s, %s)", str(servers[0].directory), int(PORT))
-    coordinator.execute("SELECT citus_add_node(%s, %s)", str(servers[1].directory), int(PORT))
-    yield databases
-    coordinator.execute("SELECT citus_remove_node(%s, %s)", str(servers[1].directory), int(PORT))
-    for database in databases:
-        database.drop()
-
-
 def functions(db):
     return db.rows("SELECT p.oid::regprocedure::text AS name, md5(p.prosrc) AS body FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('once') ORDER BY 1")
 
@@ -103,3 +74,7 @@ def test_init_and_doctor_say_what_citus_does_not_do(nodes):
         assert "Citus does not commit the memory together with an effect on another node" in told.stdout + told.stderr
         found = subprocess.run([COMMAND, "doctor", "--dsn", node.dsn()], capture_output=True, text=True, env=clean_environment(), timeout=120, check=False)
         assert "warning  citus" in found.stdout and "keep the effect on the node that remembers its key" in found.stdout
+    for node in nodes:
+        node.execute("SELECT once.anchor()")
+    found = subprocess.run([COMMAND, "doctor", "--dsn", nodes[1].dsn()], capture_output=True, text=True, env=clean_environment(), timeout=120, check=False)
+    assert re.search("ok +citus .*and the memory is anchored", found.stdout), found.stdout

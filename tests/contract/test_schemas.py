@@ -20,7 +20,7 @@ SHOWN = set("""
     cancel_event outbox_summary outbox_untaken outbox_delayed parked_summary parked_list parked_show parked_retry parked_discard parked_retry_many
     parked_discard_many parked_replay add_capture capture_list try_lock lock keep keeper_status
     keeper_lease recover retention_held set_keeping counts count_cached metrics top verify resolve resolve_many set_scope bind unbind any_tenant add_days
-    retire_day retire_outbox relay_adopt drop_relay slot_of slots divide undivide
+    retire_day retire_outbox relay_adopt drop_relay slot_of slots divide undivide anchor
     """.split())
 OF_JOBS = set("""
     relay_take relay_look relay_flush relay_list relay_fetch relay_due relay_settle relay_parked relay_release

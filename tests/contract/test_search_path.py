@@ -233,6 +233,7 @@ ATTACKED = {
     "capture_list": ["once.capture_list()"],
     "drop_relay": ["once.drop_relay('r', 'why')"],
     "retire_outbox": ["once.retire_outbox(19000)", "once.retire_outbox(99999)"],
+    "anchor": ["once.anchor()"],
     "slots": ["once.slots()"],
     "slot_of": ["once.slot_of('acme')"],
     "close_slot": ["once_job.close_slot(1)"],
