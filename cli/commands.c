@@ -195,7 +195,8 @@ ABOUT(
     "Prints the contract's current activity: how many attempts in the database were new, replayed, refused "
     "because another is running, failed, or a mismatch, since the counters began; for each scope how many intents run, "
     "are stale and in doubt; the attempts that run longest (LEASE below zero: stale).",
-    "It also prints the relays' backlogs, the largest partitions, and when the keeper last succeeded. It reads only.",
+    "It also prints the relays' backlogs, the largest partitions, and when the keeper last succeeded. "
+    "It reads only.",
     "  pgonce top", "  watch pgonce top", "  pgonce top --json");
 USES(top_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
@@ -204,15 +205,13 @@ ABOUT(doctor_about,
       "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
       "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
       "what holds back vacuum (transactions, slots, standbys), Citus, the slots of a divided node, the keeper, relays, "
-      "slots that count as relays, "
-      "consumers, and keys that look wrong (new for "
-      "each attempt, or too coarse). Changes nothing.",
+      "slots that count as relays, consumers, and keys that look wrong (new for each attempt, or too coarse). Changes "
+      "nothing.",
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
       "are skipped: the owner of the contract, with pg_monitor, sees everything. Checks that need a keeper's counts "
       "are skipped until it has counted.",
       "With --nodes it compares the nodes that share the tenants: versions, salts, policies, bindings, and which slots "
-      "are "
-      "open nowhere or on two nodes. It names a node that is away.",
+      "are open nowhere or on two nodes. It names a node that is away.",
       "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
 USES(doctor_uses, {OPTION_NODES, false}, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
