@@ -584,7 +584,7 @@ BROKEN = {
         [lambda db: operators.test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, None)],
     ),
     "a delayed event comes before its time": (
-        replace("relay_release", "d.not_before <= now ORDER BY", "true ORDER BY"),
+        replace("relay_release", "d.not_before <= now AND", ""),
         [later.test_of_what_is_delayed_only_what_is_due_is_released],
     ),
     "delayed events are released as they come": (

@@ -238,7 +238,7 @@ BROKEN = {
         [rest.test_an_attempt_may_report_while_its_verify_function_is_asked_and_keeps_the_last_word],
     ),
     "recovery takes no lock": (
-        replace("_recover", "IF pg_try_advisory_xact_lock(", "IF 0 <> (SELECT 1) + 0 * abs("),
+        replace("_recover", "AND pg_try_advisory_xact_lock(", "AND 0 <> (SELECT 1) + 0 * abs("),
         [rest.test_an_intent_that_is_being_taken_over_is_left_out],
     ),
     "recovery begins each block anew": (
@@ -258,7 +258,7 @@ BROKEN = {
         [doubts.test_what_another_is_deciding_or_reporting_is_skipped_and_counted_and_nobody_waits],
     ),
     "many decisions take no lock": (
-        replace("resolve_many", "IF NOT done AND pg_try_advisory_xact_lock(", "IF NOT done AND 0 <> (SELECT 1) + 0 * abs("),
+        replace("resolve_many", "AND pg_try_advisory_xact_lock(", "AND 0 <> (SELECT 1) + 0 * abs("),
         [doubts.test_what_another_is_deciding_or_reporting_is_skipped_and_counted_and_nobody_waits],
     ),
     "a dry run decides": (

@@ -437,13 +437,13 @@ BROKEN = {
         [batches.test_the_same_key_twice_in_a_batch_is_one_claim],
     ),
     "batches of unequal arrays": (
-        replace("_check_batch", "(sizes[1] = ALL (sizes)) IS NOT TRUE", "false"),
+        replace("_check_sizes", "(sizes[1] = ALL (sizes)) IS NOT TRUE", "false"),
         [lambda db: hostile.test_arrays_of_unequal_length_are_refused_as_a_whole(db, "claim_many")],
     ),
     "search_path is the caller's": (reset_search_paths, [search_path.test_every_security_definer_function_has_a_fixed_search_path_with_pg_temp_last]),
     "search_path is the caller's, and somebody lays traps": (reset_search_paths, [each_search_path]),
     "nobody is authorised": (
-        replace("_check", "PERFORM once._authorise(tenant);", ""),
+        replace("_check_tenant", "PERFORM once._may_name(tenant);", ""),
         [
             bound_role_at("start"),
             bound_role_at("claim"),
@@ -453,7 +453,7 @@ BROKEN = {
         ],
     ),
     "batches authorise nobody": (
-        replace("_check_batch", "PERFORM once._authorise(tenant);", ""),
+        replace("_check_batch", "PERFORM once._check_tenant(tenant, NULL, NULL);", ""),
         [bound_role_at("claim_many"), bound_role_at("peek_many")],
     ),
     "every login is trusted": (
@@ -465,15 +465,15 @@ BROKEN = {
         [roles.test_set_role_to_a_bound_role_binds],
     ),
     **{
-        f"{function} trusts everybody": (replace(function, "once._is_trusted()", "true"), [bound_role_at(function)])
+        f"{function} trusts everybody": (replace(function, "once._is_trusted(tenant)", "true"), [bound_role_at(function)])
         for function in ("start", "try_start", "finish_new", "emit")
     },
     "finish trusts whoever comes after start": (
-        replace("finish", "once._is_trusted()", "true"),
+        replace("finish", "once._is_trusted(tenant)", "true"),
         [lambda db: roles.test_a_role_that_is_set_between_start_and_finish_binds(db, "k")],
     ),
     "finish trusts whoever comes after start, of today": (
-        replace("finish", "once._is_trusted()", "true"),
+        replace("finish", "once._is_trusted(tenant)", "true"),
         [lambda db: roles.test_a_role_that_is_set_between_start_and_finish_binds(db, "of today")],
     ),
     **{

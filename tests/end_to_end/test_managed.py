@@ -100,7 +100,7 @@ def test_doctor_looks_at_all_it_may_and_says_how_the_relay_flushes(db, pgonce):
     assert {name for name, row in found.items() if row["level"] == "skipped"} == {
         "long transactions", "idle in transaction", "keeper clock", "retention held", "stale intents", "in doubt", "forgotten finishes"
     }  # fmt: skip
-    assert found["relay flush"]["found"].startswith("the server does not tell")
+    assert found["relay flush"]["found"].startswith("the server does not report")
 
 
 def test_what_a_relay_has_flushed_survives_a_crash_though_its_producer_did_not_wait(managed, db, pgonce):

@@ -539,7 +539,7 @@ def test_a_database_that_is_read_only_is_told_plainly(db, tmp_path):
 
 @pytest.mark.parametrize("words, said", [
     (["--interval", "10ms"], "out of range"), (["--interval", "soon"], "no duration"), (["--name", "a b"], "option --name"), (["--name", ""], "option --name"),
-    (["--metrics", "9187"], "no ADDRESS:PORT"), (["everything"], "unexpected argument"),
+    (["--metrics", "9187"], "not an ADDRESS:PORT"), (["everything"], "unexpected argument"),
 ])
 def test_what_it_does_not_understand_is_refused_before_it_connects(words, said):
     done = run("--dsn", "host=/nowhere", *words)

@@ -222,7 +222,7 @@ def test_a_copy_that_is_refused_is_sent_without_a_payload_that_is_large(db, tmp_
 
 
 @pytest.mark.parametrize("changed, expected", [
-    ({"dead_topic": "/dev/null"}, "goes nowhere"),
+    ({"dead_topic": "/dev/null"}, "cannot go nowhere"),
     ({"dead_topic": '""'}, "name a destination"),
     ({"dead_topic": "shop.{key}"}, "{topic} and {tenant}"),
     ({"dead_topic": "shop.{topic}", "route": ["a -> b", "* -> shop.{topic}"]}, "the events themselves go there"),

@@ -39,8 +39,8 @@ def test_a_refused_tenant_is_refused_before_any_row_of_a_tenant_is_read_so_that_
 
 def test_a_look_before_the_refusal_would_be_noticed(db):
     db.execute(
-        """DO $$ BEGIN EXECUTE replace(pg_get_functiondef('once._authorise'::regproc), 'PERFORM FROM once.binding',
-           'PERFORM FROM once.intent AS i WHERE i.tenant = _authorise.tenant; PERFORM FROM once.binding'); END $$"""
+        """DO $$ BEGIN EXECUTE replace(pg_get_functiondef('once._may_name'::regproc), 'PERFORM FROM once.binding',
+           'PERFORM FROM once.intent AS i WHERE i.tenant = _may_name.tenant; PERFORM FROM once.binding'); END $$"""
     )
     assert {count for _, count in refused_looks(db).values()} != {0}
 
