@@ -45,7 +45,7 @@ static bool begins_with_one(const char *sqlstate, const char *const *beginnings)
 failure_kind failure_kind_of(const char *sqlstate)
 {
 	static const char *const no_server[] = {"08", "57P", "25006", "53300", "28", "3D000", NULL};
-	static const char *const passing[] = {"40001", "40P01", "55P03", "53", "58", "XX", "P4098", NULL};
+	static const char *const passing[] = {"40001", "40P01", "55P03", "53", "58", "XX", "P4097", "P4098", NULL};
 	/*
 	 * A missing schema, function, table, type or column: no contract, or an old one. No right to
 	 * use it.

@@ -49,9 +49,10 @@ BEGIN
     END IF;
     RETURN NULL;
 END $body$, place.n, place.shard, here, place.shard)));
-    FOREACH memory IN ARRAY ARRAY['intent', 'archive', 'outbox', 'delayed_event', 'parked_message'] LOOP
+    -- once.intent_d0 too: batches name it, and a statement that names a partition fires no trigger of the whole table.
+    FOREACH memory IN ARRAY ARRAY['intent', 'intent_d0', 'archive', 'outbox', 'delayed_event', 'parked_message'] LOOP
         IF NOT EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = ('once.' || memory)::regclass AND t.tgname = 'anchor') THEN
-            PERFORM once._execute_ddl(format('CREATE TRIGGER anchor AFTER INSERT OR UPDATE ON once.%s'
+            PERFORM once._execute_ddl(format('CREATE TRIGGER anchor AFTER INSERT OR UPDATE OR DELETE ON once.%s'
                 ' FOR EACH STATEMENT EXECUTE FUNCTION once._anchor()', memory));
         END IF;
     END LOOP;

@@ -49,7 +49,6 @@ static http_step on_error(const http_policy *policy, once_code code, http_proble
 		return refuse(problem, HTTP_PROBLEM_EXPIRED);
 	/* end of spec */
 	case ONCE_PARTITION_MISSING:
-	case ONCE_SLOT_CLOSED:
 	case ONCE_SERIALIZATION:
 	case ONCE_CONNECTION:
 	case ONCE_OUTCOME_UNKNOWN:
@@ -58,6 +57,7 @@ static http_step on_error(const http_policy *policy, once_code code, http_proble
 	case ONCE_NO_MEMORY:
 	case ONCE_OVERLOADED:
 		return pass_or_refuse(policy, problem);
+	case ONCE_SLOT_CLOSED: /* another node may remember the key: the request never passes */
 	default:
 		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
 	}

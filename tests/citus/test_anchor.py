@@ -75,6 +75,8 @@ WRITES = {
     "emit": lambda once, connection, tenant: (effect(connection, tenant), once.emit(topic="t", payload="{}")),
     "emit_later": lambda once, connection, tenant: (
         effect(connection, tenant), run(connection, "SELECT once.emit_later(now() + interval '1 day', 't', '{}', tenant => %s)", tenant)),
+    "complete_many": lambda once, connection, tenant: (
+        once.claim_many(key=["k", "l"]), effect(connection, tenant), once.complete_many(key=["k", "l"], fence=[1, 1])),
     "complete": lambda once, connection, tenant: (once.claim(key="k"), effect(connection, tenant), once.complete(key="k", fence=1)),
 }  # fmt: skip
 

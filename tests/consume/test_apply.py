@@ -65,6 +65,19 @@ def test_a_message_that_another_transaction_is_applying_is_put_aside_for_a_while
         assert consumer.stop() == 0
 
 
+def test_while_the_tenants_slot_is_closed_nothing_is_applied_parked_or_counted(applied):
+    """A node that shares the tenants with others: the slot moves away and comes back."""
+    applied.execute("CALL once.divide(true)")
+    applied.execute("SELECT once_job.close_slot(once.slot_of(''))")
+    with Script([message(n) for n in range(3)]) as script, Consumer(script, applied.dsn(), config=script.config()) as consumer:
+        wait_until(lambda: "sqlstate=P4097" in consumer.said(), "it to be refused")
+        assert not ids(applied) and not applied.rows("SELECT FROM once.parked_message")
+        applied.execute("SELECT once_job.open_slot(once.slot_of(''), 2)")
+        wait_until(lambda: sorted(ids(applied)) == ["id-0", "id-1", "id-2"], "all to be applied")
+        assert not applied.rows("SELECT FROM once.parked_message") and "event=dead" not in consumer.said()
+        assert consumer.stop() == 0
+
+
 def test_messages_are_handled_in_order(applied):
     with Script([message(n) for n in range(2000)]) as script:
         consume(script, applied.dsn(), batch=500)

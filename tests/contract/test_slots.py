@@ -496,6 +496,16 @@ def test_every_function_executes_ddl_on_this_node_only():
         assert path.name in SCRIPTS or path.parent.name in ("views", "templates") or path.stem in ("_execute_ddl", "anchor") or not ddl.search(body[1]), path
 
 
+def test_every_table_that_is_written_beside_an_effect_is_anchored():
+    """By the names in the statements: a statement trigger of a table does not fire for a statement that names its partition."""
+    anchored = set(re.search(r"FOREACH memory IN ARRAY ARRAY\[(.*?)\]", (ROOT / "contract/slot/anchor.sql").read_text())[1].replace("'", "").split(", "))
+    named = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM|into =>) once\.(\w+)")
+    written = {name for path in (ROOT / "contract").glob("*/*.sql") for name in named.findall(re.sub(r"^\s*--(?! expand).*\n", "", path.read_text(), flags=re.M))}
+    others = {"setting", "scope", "binding", "migration", "transition", "decision", "parked_decision", "parked_event", "relay", "swept", "closing", "clock", "keeper",
+              "keeper_step", "consumer_position", "consumer_ids", "capture", "sweeping", "untaken", "untaking", "unfinished"}  # what operators and daemons write, in transactions of their own  # fmt: skip
+    assert {"intent", "intent_d0", "outbox", "delayed_event"} <= written and written - others <= anchored, written - others - anchored
+
+
 def test_ddl_leaves_the_setting_of_citus_as_it_was(db):
     """Without Citus there is no such setting, and none is made."""
     connection = db.connect(isolation="READ COMMITTED")

@@ -45,7 +45,7 @@ enum {
 	ANY = -1,
 	VERDICTS = ONCE_REPORT_REFUSED + 1,
 	STATES = ONCE_STATE_IN_DOUBT + 1,
-	CODES = ONCE_NOT_STARTED + 1,
+	CODES = ONCE_SLOT_CLOSED + 1,
 	SAME = HTTP_PROBLEMS /* no problem is said */
 };
 
@@ -179,6 +179,10 @@ static const code_row code_rows[] = {
     {ONCE_OVERLOADED, HTTP_PROBLEM_UNAVAILABLE, true},
     {ONCE_RELAY_OF_ANOTHER_CLUSTER, HTTP_PROBLEM_UNAVAILABLE, false},
     {ONCE_NOT_STARTED, HTTP_PROBLEM_UNAVAILABLE, false},
+    {ONCE_UNFINISHED, HTTP_PROBLEM_UNAVAILABLE, false},
+    {ONCE_ALREADY_STARTED, HTTP_PROBLEM_UNAVAILABLE, false},
+    {ONCE_ANOTHER_FINGERPRINT, HTTP_PROBLEM_UNAVAILABLE, false},
+    {ONCE_SLOT_CLOSED, HTTP_PROBLEM_UNAVAILABLE, false},
 };
 
 static void each_error_of_a_claim_has_its_step_and_never_runs(void **state)
