@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: PostgreSQL
 """What delayed events cost a relay that has nothing else to do: the CPU of the relay and of its backend, without and with many that are not due;
-and how long it takes until all of them, due at once, are released and delivered. docs/evidence.md holds the figures."""
+and how long it takes until all of them, due at once, are released and delivered."""
 
 import os
 import pathlib

@@ -24,7 +24,9 @@ import sys
 import threading
 import time
 
-from measure import BUILD, ROOT, SETTINGS, cpu_seconds, fetch_peer, find, free_port, median_row, recycle_wal
+import goals as goal_rows
+import rounds as round_of
+from measure import BUILD, ROOT, SETTINGS, Missing, cpu_seconds, fetch_peer, find, free_port, median_row, recycle_wal
 
 from harness import elasticmq
 from harness import kafka as kafka_broker
@@ -201,22 +203,26 @@ class Bench:
         self.server = stack.enter_context(Postgres(fsync=True, settings={**SETTINGS, "max_connections": "100"}))
         recycle_wal(self.server.new_database())
         self.nats = stack.enter_context(Nats())
+        self.left_out = {}
         problem = kafka_broker.jars()[1]
         self.kafka = None if problem else stack.enter_context(Broker())
         if problem:
-            print(f"bench: Kafka is left out: {problem}", file=sys.stderr)
+            self.left_out["Kafka"] = problem
         self.rabbitmq = stack.enter_context(RabbitMQ())
         problem = maven.jars("elasticmq")[1]
         self.sqs = None if problem else stack.enter_context(Queues())
         if problem:
-            print(f"bench: SQS is left out: {problem}", file=sys.stderr)
+            self.left_out["SQS"] = problem
         else:
             self.sqs.warm()
         self.endpoint = stack.enter_context(Endpoint())
         self.peer = None
         if not options.no_peer:
-            self.peer = fetch_peer(BENCH)
-            stack.callback(shutil.rmtree, self.peer, ignore_errors=True)
+            try:
+                self.peer = fetch_peer(BENCH)
+                stack.callback(shutil.rmtree, self.peer, ignore_errors=True)
+            except Missing as why:
+                self.left_out["the peer"] = str(why)
         self.streams = 0
 
     def stream(self):
@@ -334,9 +340,13 @@ class Bench:
         database = self.server.new_database()
         user_dsn = f"postgresql://postgres@/{database.name}?host={self.server.directory}&port=5432"
         words = ["env", "-C", self.peer / "peer", "NODE_ENV=production", find("node", "nodejs"), "peer.js"]
-        run = lambda *more: subprocess.run(  # noqa: E731
-            [str(word) for word in (*words, *more)], capture_output=True, text=True, env=clean_environment(), check=True
-        )
+
+        def run(*more):
+            done = subprocess.run([str(word) for word in (*words, *more)], capture_output=True, text=True, env=clean_environment(), check=False)
+            if done.returncode != 0:
+                raise Missing(f"it does not run with this node: {done.stderr.strip()[-600:]}")
+            return done.stdout
+
         run("install", user_dsn)
         database.execute(
             "SELECT count(graphile_worker.add_job('publish', json_build_object('id', gen_random_uuid(), 'number', n, 'text',"
@@ -346,7 +356,7 @@ class Bench:
         )
         database.execute("ANALYZE")
         name = self.stream()
-        result = json.loads(run("move", user_dsn, self.nats.url, f"{name}.moved", events).stdout)
+        result = json.loads(run("move", user_dsn, self.nats.url, f"{name}.moved", events))
         if self.nats.state(name)["messages"] != events:
             sys.exit("bench: the peer lost events")
         return {"per_second": events / result["seconds"]}
@@ -556,10 +566,16 @@ def judge(rounds):
         if not numerators or (below and not denominators):
             continue
         values = [n[field] / d[field] for n, d in zip(numerators, denominators)] if below else [n[field] for n in numerators]
-        measured = statistics.median(values)
-        met = measured >= goal if sense == ">=" else measured <= goal
-        goals.append({"what": what, "goal": f"{sense} {goal}", "measured": round(measured, 2), "met": met})
+        goals.append(goal_rows.row(what, (sense, goal), statistics.median(values), bound_of(numerators) if field == "per_second" and not below else None))
     return goals
+
+
+def bound_of(rows):
+    """Events per second of a relay if no CPU ever waited: by the CPU time of the relay and of PostgreSQL, without the broker's."""
+    if "relay_us" not in rows[0]:
+        return None
+    costs = [{"cpu_us": row["relay_us"] + row["postgresql_us"], "syncs": 0} for row in rows]
+    return statistics.median(goal_rows.possible(cost, cpus=os.cpu_count(), clients=os.cpu_count(), sync_ms=0) for cost in costs)
 
 
 def show(medians, goals, cost):
@@ -571,9 +587,7 @@ def show(medians, goals, cost):
         print(f"  {name:<52}{row['pages']:>8,.0f} pages {row['ms']:>8.2f} ms")
     for name, row in list(cost.items())[-1:]:
         print(f"\nthe plan, with {name}:\n{row['plan']}")
-    print(f"\n{'goal':<52}{'goal':>10}{'measured':>12}  met")
-    for goal in goals:
-        print(f"{goal['what']:<52}{goal['goal']:>10}{goal['measured']:>12,.1f}  {'yes' if goal['met'] else 'NO'}")
+    goal_rows.show(goals, "goal")
 
 
 def main():
@@ -621,23 +635,30 @@ def main():
             if (not options.only or name in options.only)
             and not (name.endswith("kafka") and bench.kafka is None)
             and not (name.endswith("sqs") and bench.sqs is None)
-            and not (name.startswith("peer") and options.no_peer)
+            and not (name.startswith("peer") and bench.peer is None)
         }
         print(f"bench: PostgreSQL {bench.server.version}, {os.cpu_count()} CPUs, fsync on, {options.rounds} rounds", flush=True)
-        rounds = {name: [] for name in ways}
-        for number in range(options.rounds):
-            for name, way in ways.items():
-                rounds[name].append(way())
-                print(f"bench: round {number + 1}: {name} {rounds[name][-1]}", file=sys.stderr, flush=True)
-        cost = bench.read_cost() if not options.only or "read" in options.only else {}
-    medians = {name: median_row(rows) for name, rows in rounds.items()}
+        rounds, cost, whole = {name: [] for name in ways}, {}, 0
+        with round_of.until_interrupted(lambda: f"{whole} of {options.rounds} rounds") as ended:
+            for number in range(options.rounds):
+                for name, way in list(ways.items()):
+                    try:
+                        rounds[name].append(way())
+                    except Missing as why:
+                        bench.left_out[name] = str(why)
+                        del ways[name]
+                        continue
+                    print(f"bench: round {number + 1}: {name} {rounds[name][-1]}", file=sys.stderr, flush=True)
+                whole += 1
+            cost = bench.read_cost() if not options.only or "read" in options.only else {}
+    medians = {name: median_row(rows) for name, rows in rounds.items() if rows}
     goals = judge(rounds)
     show(medians, goals, cost)
-    if options.json:
-        pathlib.Path(options.json).write_text(
-            json.dumps({"cpus": os.cpu_count(), "rounds": options.rounds, "measured": medians, "reading": cost, "goals": goals}, indent=1)
-            + "\n"
-        )
+    for what, why in bench.left_out.items():
+        print(f"left out: {what}: {why}")
+    round_of.write(options.json, {"cpus": os.cpu_count(), "rounds": whole, "measured": medians, "reading": cost, "goals": goals,
+                                  "left_out": bench.left_out}, ended.status == 0)
+    sys.exit(ended.status)
 
 
 if __name__ == "__main__":

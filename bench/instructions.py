@@ -3,7 +3,7 @@
 """What a call costs in instructions: one backend of a private server, counted exactly by valgrind.
 
 Unlike transactions per second the count does not depend on what else the machine does, nor on hardware counters, which
-few virtual machines have. It covers user mode only: no system call, no disk. docs/evidence.md holds the figures.
+few virtual machines have. It covers user mode only: no system call, no disk. bench/RESULTS.md holds the figures.
 --profile writes where they were spent, for callgrind_annotate. Needs valgrind."""
 
 import argparse
@@ -20,6 +20,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
 sys.path.insert(0, str(ROOT / "tests"))
+import goals as goal_rows  # noqa: E402
+import rounds as round_of  # noqa: E402
 from harness.native import install_native  # noqa: E402
 from harness.postgres import Postgres, clean_environment, unprivileged  # noqa: E402
 
@@ -87,6 +89,42 @@ CASES = {
 }
 
 
+def batch_costs(counts, call):
+    """(instructions before the first element, for each) of claim_many, complete_many or receive_many, from batches of 3 and of 64 (one alone takes a path of its own),
+    without the arrays; None where one of them was not counted."""
+    try:
+        if call == "complete_many":
+            few, many = (counts[f"claim and complete, batches of {size}"] - counts[f"claim_many of {size}"] - counts[f"arrays of {size}"] for size in (3, 64))
+        else:
+            few, many = (counts[f"{call} of {size}"] - counts[f"arrays of {size}"] for size in (3, 64))
+    except KeyError:
+        return None
+    each = (many - few) / 61
+    return few - 3 * each, each
+
+
+# (what, the case, at most with the contract in SQL, with pgonce_native); None: no goal. The limit is what the same work takes without pgonce: a statement that does nothing.
+GOALS = [
+    ("emit of an intent, instructions", "emit", 210_000, None),
+    ("emit of no intent, instructions", "emit, no intent", 210_000, None),
+    ("start and finish, instructions", "start and finish", 380_000, None),
+    ("claim_many before the first element, instructions", "claim_many", 230_000, None),
+    ("complete_many before the first element, instructions", "complete_many", 213_000, None),
+]
+
+
+def judge(counts, native):
+    """The least that each could take: `SELECT 1` for each of its statements, prepared."""
+    goals = []
+    for what, name, *wanted in GOALS:
+        batch = batch_costs(counts, name) if name.endswith("_many") else None
+        measured = batch[0] if batch else counts.get(name)
+        if measured is not None:
+            least = len(CASES.get(name, [name])) * counts["SELECT 1"] if "SELECT 1" in counts else None
+            goals.append(goal_rows.row(what, wanted[native] and ("<=", wanted[native]), measured, least))
+    return goals
+
+
 class Backend:
     """One connection, which prepares each statement once, as a server's would."""
 
@@ -122,6 +160,11 @@ class Backend:
         self.pq.PQfinish(self.connection)
 
 
+def nameless():
+    """Without the names that are parts of valgrind's FIFOs: a backend writes its status over them, and would not find its FIFO again."""
+    return {name: value for name, value in clean_environment().items() if name not in ("LOGNAME", "USER", "HOST", "HOSTNAME")}
+
+
 class Counted(Postgres):
     """A server that runs under valgrind, which counts in a backend when it is told to."""
 
@@ -134,7 +177,7 @@ class Counted(Postgres):
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env=clean_environment(),
+                env=nameless(),
                 cwd="/tmp",
                 **unprivileged()[0],
             )
@@ -142,7 +185,7 @@ class Counted(Postgres):
 
     def control(self, pid, *options):
         command = ["callgrind_control", *options, str(pid)]
-        subprocess.run(command, check=True, capture_output=True, env=clean_environment(), **unprivileged()[0])
+        subprocess.run(command, check=True, capture_output=True, env=nameless(), **unprivileged()[0])
 
     def count(self, pid, work):
         """The instructions of this backend while work() runs, and the file that says where."""
@@ -207,15 +250,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--calls", type=int, default=40, help="to count, of each kind")
     parser.add_argument("--only", default="", help="a regular expression of the kinds to count")
-    parser.add_argument("--keys", choices=("v7", "v4"), default="v7")
+    parser.add_argument("--keys", choices=("v7", "v4"), help="of calls and of batches (default: v7 for calls, v4 for batches, as the goals want it)")
+    parser.add_argument("--quick", action="store_true", help="few calls: to see that it runs; counts are a tenth larger")
+    parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
     parser.add_argument("--native", action="store_true", help="with pgonce_native, from build/native")
     parser.add_argument("--profile", metavar="FILE", help="write the last kind's profile there")
     options = parser.parse_args()
     if not shutil.which("valgrind"):
         sys.exit("instructions: valgrind is not installed (apt-get install valgrind)")
 
-    server = Counted(settings=SETTINGS)
-    with server:
+    if options.quick:
+        options.calls = 5
+    server, counts = Counted(settings=SETTINGS), {}
+    with server, round_of.until_interrupted(lambda: f"{len(counts)} of {len(CASES)} kinds") as ended:
         database = server.new_database()
         for path in (ROOT / "examples/orders/orders.sql", BENCH / "orders_plain.sql", BENCH / "seed000.sql"):
             database.execute(path.read_text())
@@ -228,9 +275,19 @@ def main():
         server.start_counted()
         for name, words in CASES.items():
             if re.search(options.only, name):
-                make_key = uuid7 if options.keys == "v7" else uuid4
-                print(f"{name:<34}{measure(server, database, words, options, make_key, options.profile):>12,}", flush=True)
+                make_key = uuid7 if (options.keys or ("v4" if re.search("many|batches|arrays", name) else "v7")) == "v7" else uuid4
+                counts[name] = measure(server, database, words, options, make_key, options.profile)
+                print(f"{name:<34}{counts[name]:>12,}", flush=True)
         database.close()
+    batches_of = {call: batch_costs(counts, call) for call in ("claim_many", "complete_many", "receive_many")}
+    for call, costs in batches_of.items():
+        if costs:
+            print(f"{call}: {costs[0]:,.0f} before the first element, {costs[1]:,.0f} for each")
+    goals = judge(counts, options.native)
+    goal_rows.show(goals, "goal")
+    round_of.write(options.json, {"postgresql": server.version, "native": options.native, "calls": options.calls, "counts": counts, "batches": batches_of, "goals": goals},
+                   ended.status == 0)  # fmt: skip
+    sys.exit(ended.status)
 
 
 if __name__ == "__main__":

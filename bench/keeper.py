@@ -23,6 +23,8 @@ import sys
 import time
 import uuid
 
+import goals as goal_rows
+import rounds as round_of
 from measure import ROOT, SETTINGS, clean_environment, median_row, recycle_wal, wait_until
 from run import FINGERPRINT, KEY, MS_BACK, PRELUDE, find_program
 
@@ -30,7 +32,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from harness.postgres import Postgres  # noqa: E402
 
 CLIENTS = 4
-WARM_UP_S, BEFORE_S, LEAST_S = 3, 10, 10
+WARM_UP_S = 3
 BATCH_PAGES = 500  # of a DELETE: about 10,000 rows
 SMALL = 50_000
 SURVIVORS = 100  # in doubt: they outlive their day
@@ -172,14 +174,14 @@ class Bench:
         with Load(database, self.scratch) as load:
             time.sleep(WARM_UP_S)
             started = time.time()
-            time.sleep(BEFORE_S)
+            time.sleep(self.options.least)
             lsn, begin = database.value("SELECT pg_current_wal_insert_lsn()"), time.time()
             locked, work = way(database, day)
             end = time.time()
             wal = database.value("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", lsn)
-            time.sleep(max(1.0, LEAST_S - (end - begin)))
+            time.sleep(max(1.0, self.options.least - (end - begin)))
         claims = load.claims()
-        before, meanwhile = summary(claims, started, begin), summary(claims, begin, max(end, begin + LEAST_S - 1))
+        before, meanwhile = summary(claims, started, begin), summary(claims, begin, max(end, begin + self.options.least - 1))
         measured = {
             "seconds": end - begin,
             "exclusive_ms": 1000 * locked,
@@ -339,13 +341,12 @@ def judge(rounds, options):
     goals = []
 
     def goal(what, most, measured, at_least=False):
-        goals.append({"what": what, "goal": f"{'>=' if at_least else '<='} {most}", "measured": round(measured, 3),
-                      "met": measured >= most if at_least else measured <= most})  # fmt: skip
+        goals.append(goal_rows.row(what, (">=" if at_least else "<=", most), measured))
 
-    if "keeper" in rounds:
+    if rounds.get("keeper"):
         goal(f"exclusive lock in all, {options.rows:,} intents, worst round, ms", 1000, max(row["exclusive_ms"] for row in rounds["keeper"]))
         goal("claims/s while the day is retired, of before", 0.95, statistics.median(row["of_before"] for row in rounds["keeper"]), True)
-    if "v7" in rounds:
+    if rounds.get("v7"):
         for share in ("p50", "p99"):
             ratio = statistics.median(row[f"ratio_{share}"] for row in rounds["v7"])
             goal(f"{share} of a claim with {options.stored:,} UUIDv7 intents, of {SMALL:,}", 1.25, ratio)
@@ -370,22 +371,24 @@ def show(medians, goals):
         print("\nseconds of work, without the pauses: " + ", ".join(f"{step} {took:.1f}" for step, took in medians["keeper"]["work"].items()))
     for name, row in medians.get("days", {}).items():
         print(f"{name + ':':<18}" + ", ".join(f"{what} {value:,.1f}" for what, value in row.items()))
-    print(f"\n{'goal':<64}{'goal':>10}{'measured':>12}  met")
-    for goal in goals:
-        print(f"{goal['what']:<64}{goal['goal']:>10}{goal['measured']:>12,.2f}  {'yes' if goal['met'] else 'NO'}")
+    goal_rows.show(goals, "goal")
 
 
 def main():
     rows = int(os.environ.get("PGONCE_BENCH_ROWS", 5_000_000))
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--quick", action="store_true", help="one round of few rows: to see that it runs")
     parser.add_argument("--rounds", type=int, help="default: 3; 1 where the rows are more than a million: a round is then minutes")
     parser.add_argument("--rows", type=int, default=rows, help="of the day that is retired (default: PGONCE_BENCH_ROWS, or 5,000,000)")
     parser.add_argument("--stored", type=int, help="intents that are stored for the latency of a claim (default: four times the rows)")
     parser.add_argument("--pace", type=float, default=19, help="the keeper pauses so many times as long as each piece took, as keeper.c does; 0: as with --once")
+    parser.add_argument("--least", type=float, default=10, help="seconds of claims before each way, and at least as long beside it")
     parser.add_argument("--turns", type=int, default=10, help="of few and many stored intents in each round")
     parser.add_argument("--only", nargs="+", metavar="WAY", choices=("keeper", "delete", "v7", "v4", "days"))
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.rows, options.stored, options.turns, options.least = 1, 50_000, 100_000, 2, 3
     options.stored = options.stored or 4 * options.rows
     options.rounds = options.rounds or (3 if options.rows <= 1_000_000 else 1)
     with Postgres(fsync=True, settings={**SETTINGS, "log_checkpoints": "off", "wal_level": "minimal", "max_wal_senders": "0"}) as server:
@@ -398,17 +401,20 @@ def main():
         print(f"bench: PostgreSQL {server.version}, {os.cpu_count()} CPUs, fsync on, {options.rounds} rounds, {CLIENTS} clients", flush=True)
         recycle_wal(bench.database("retiring"))
         rounds = {name: [] for name in ways}
-        for number in range(options.rounds):
-            for name, way in ways.items():
-                rounds[name].append(way())
-                print(f"bench: round {number + 1}: {name} {json.dumps(rounds[name][-1])}", file=sys.stderr, flush=True)
-    medians = {name: median_row(found) for name, found in rounds.items()}
+        whole = 0
+        with round_of.until_interrupted(lambda: f"{whole} of {options.rounds} rounds") as ended:
+            for number in range(options.rounds):
+                for name, way in ways.items():
+                    rounds[name].append(way())
+                    print(f"bench: round {number + 1}: {name} {json.dumps(rounds[name][-1])}", file=sys.stderr, flush=True)
+                whole += 1
+    medians = {name: median_row(found) for name, found in rounds.items() if found}
     goals = judge(rounds, options)
     show(medians, goals)
-    if options.json:
-        written = {"cpus": os.cpu_count(), "rows": options.rows, "stored": options.stored, "clients": CLIENTS, "pace": options.pace, "rounds": rounds, "medians": medians,
-                   "goals": goals}  # fmt: skip
-        pathlib.Path(options.json).write_text(json.dumps(written, indent=1) + "\n")
+    written = {"cpus": os.cpu_count(), "rows": options.rows, "stored": options.stored, "clients": CLIENTS, "pace": options.pace, "rounds": rounds, "medians": medians,
+               "goals": goals}  # fmt: skip
+    round_of.write(options.json, written, ended.status == 0)
+    sys.exit(ended.status)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "notify.h"
+
 #define FRAME_BYTES_MAX 131072
 #define GOODBYE_MS 1000
 
@@ -181,6 +183,7 @@ amqp_connection_state_t rabbitmq_connect(const broker_address *address, const ch
                                          _Atomic int *descriptor, char problem[BROKER_PROBLEM_BYTES])
 {
 	for (size_t i = 0; i < address->host_count; i++) {
+		notify_alive(); /* all of them together may take longer than a service manager waits */
 		amqp_connection_state_t connection = amqp_new_connection();
 		if (connection == NULL) {
 			rabbitmq_status_problem("cannot connect", AMQP_STATUS_NO_MEMORY, problem);

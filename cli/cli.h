@@ -24,6 +24,7 @@ enum cli_exit {
 	CLI_NO_SERVER = 3,
 	CLI_CONTRACT = 4,
 	CLI_NOT_FOUND = 5,
+	CLI_INCOMPLETE = 6,
 	CLI_REFUSED = 10,
 	CLI_ACTIVE = 11,
 	CLI_IN_DOUBT = 12,
@@ -55,11 +56,13 @@ typedef enum option_id {
 	OPTION_KEY,
 	OPTION_PRINT,
 	OPTION_NO_NATIVE,
+	OPTION_ACCEPT_NEWER,
 	OPTION_JOIN,
 	OPTION_DIR,
 	OPTION_DETACH,
 	OPTION_STOP,
 	OPTION_CHECK,
+	OPTION_NO_CONSOLE,
 	OPTION_LEASE,
 	OPTION_RETENTION,
 	OPTION_RETRY_FAILED,
@@ -123,8 +126,19 @@ typedef enum option_id {
 	OPTION_TRANSACTION_MAX,
 	OPTION_HELD_MAX,
 	OPTION_NODES,
+	OPTION_FROM,
+	OPTION_TO,
+	OPTION_VIA,
+	OPTION_WAIT,
+	OPTION_ALLOW_DECISIONS,
+	OPTION_USER_HEADER,
+	OPTION_TRUSTED_ADDRESS,
+	OPTION_PUBLIC_HOST,
+	OPTION_PROMETHEUS,
+	OPTION_PROMETHEUS_JOB,
 	OPTION_MAN,
 	OPTION_MARKDOWN,
+	OPTION_COMPLETION,
 	OPTION_COUNT
 } option_id;
 
@@ -210,6 +224,8 @@ once_intent cli_intent(const cli_invocation *invocation);
 int cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type, const char **result);
 
 /* option_table.c */
+/* What an option does in this command. */
+const char *cli_option_help(const cli_command *command, option_id id);
 /* The choices of a KIND_CHOICE for this command; NULL for other kinds. */
 const char *cli_choices(const cli_command *command, option_id id);
 
@@ -265,8 +281,12 @@ int cli_gateway(const cli_invocation *invocation);
 int cli_keep(const cli_invocation *invocation);
 int cli_relay(const cli_invocation *invocation);
 int cli_consume(const cli_invocation *invocation);
+int cli_console(const cli_invocation *invocation);
+int cli_rehome(const cli_invocation *invocation);
 int cli_parked(const cli_invocation *invocation);
 int cli_help(const cli_invocation *invocation);
 /* help.c */
 void help_overview(FILE *out);
 void help_command(FILE *out, const cli_command *command);
+/* The completion of command lines for bash, zsh or fish. */
+void help_completion(FILE *out, const char *shell);

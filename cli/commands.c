@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * commands.c: the command table: every command and exit code, as data. Parsing (options.c), help,
- * man pages and docs/command.md (help.c) are made only from this table and the options
+ * man pages and docs/reference/command.md (help.c) are made only from this table and the options
  * (option_table.c).
  */
 #include <string.h>
@@ -21,8 +21,14 @@ const exit_code exit_codes[] = {
     EXIT(CLI_NO_SERVER, "3", "PostgreSQL cannot be reached; pgonce keep: it is read-only (a standby)"),
     EXIT(CLI_CONTRACT, "4", "the contract is missing, too old, too new, or not pgonce's"),
     EXIT(CLI_NOT_FOUND, "5", "there is no such intent"),
+    EXIT(
+        CLI_INCOMPLETE, "6",
+        "with --nodes: the answer is printed, but it is incomplete: a node is away, or it is unknown which node serves "
+        "some slot"),
     EXIT(CLI_REFUSED, "10", "the contract refused the call (scope, key, tenant, size, decision)"),
-    EXIT(CLI_ACTIVE, "11", "another attempt of this intent is running (P4029); another keeper is at work"),
+    EXIT(CLI_ACTIVE, "11",
+         "another attempt of this intent is running (P4029); another keeper is at work; pgonce rehome: a slot "
+         "could not move now"),
     EXIT(CLI_IN_DOUBT, "12", "the intent is in doubt (P4031): decide with pgonce resolve"),
     EXIT(CLI_MISMATCH, "13", "the key was first used with another command or input (P4002)"),
     EXIT(CLI_EXPIRED, "14", "the key is older than its retention (P4041); nothing was run"),
@@ -47,7 +53,8 @@ ABOUT(init_about,
       "Installs the contract (schemas \"once\" and \"once_job\") in the database, or upgrades it. It works in one "
       "transaction, under a lock. A second run changes nothing, two at once both succeed, and a failed run leaves "
       "nothing behind. once.migration records versions and checksums.",
-      "It refuses: a contract newer than this command; a schema \"once\" or \"once_job\" that is not pgonce's; a "
+      "It refuses: a contract newer than this command (unless --accept-newer is given); a schema \"once\" or "
+      "\"once_job\" that is not pgonce's; a "
       "migration that was changed after it ran; and a contract made by CREATE EXTENSION (use ALTER EXTENSION pgonce "
       "UPDATE).",
       "If the server has the extension pgonce_native and this role is a superuser, it installs or updates that, too. "
@@ -56,22 +63,25 @@ ABOUT(init_about,
       "and both contracts must be of this pgonce. A second run changes nothing.",
       "  pgonce init --dsn 'host=db dbname=app'", "  pgonce init --print > review.sql",
       "  pgonce init --dsn 'host=db2 dbname=app' --join 'host=db1 dbname=app'");
-USES(init_uses, {OPTION_PRINT, false}, {OPTION_NO_NATIVE, false}, {OPTION_JOIN, false}, {OPTION_DSN, false},
-     {OPTION_JSON, false});
+USES(init_uses, {OPTION_PRINT, false}, {OPTION_NO_NATIVE, false}, {OPTION_ACCEPT_NEWER, false}, {OPTION_JOIN, false},
+     {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(init_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
-ABOUT(dev_about,
-      "Starts a private PostgreSQL in DIR with the contract in database \"app\". Only its owner and root can reach it, "
-      "by a unix socket in DIR/run: it has no port and no password. Data is kept between runs. The command stays in "
-      "the foreground, and Ctrl-C stops the server. A server that is already running is used.",
-      "It prints the commands to type next, including one that puts a gateway in front of your service.",
-      "Server programs come from PGONCE_PG_BINDIR, else from pg_config --bindir, else from the newest installed "
-      "package (/usr/lib/postgresql/*/bin on Debian). They need not be in PATH. PostgreSQL does not run as root. "
-      "Started by root, it runs as user postgres, else nobody. If that user cannot reach DIR, the data lives in "
-      "/var/tmp, with a link from DIR.",
-      "  pgonce dev", "  pgonce dev --detach", "  pgonce dev --stop");
+ABOUT(
+    dev_about,
+    "Starts a private PostgreSQL in DIR with the contract in database \"app\". Only its owner and root can reach it, "
+    "by a unix socket in DIR/run: it has no port and no password. Data is kept between runs. The command stays in "
+    "the foreground, and Ctrl-C stops the server. A server that is already running is used.",
+    "It prints the commands to type next, including one that puts a gateway in front of your service, and the address "
+    "of the web console (pgonce console), which may decide. The console listens on 127.0.0.1, at port 9480 or any "
+    "free one. Its address has a key: without it other users of this machine get no page.",
+    "Server programs come from PGONCE_PG_BINDIR, else from pg_config --bindir, else from the newest installed "
+    "package (/usr/lib/postgresql/*/bin on Debian). They need not be in PATH. PostgreSQL does not run as root. "
+    "Started by root, it runs as user postgres, else nobody. If that user cannot reach DIR, the data lives in "
+    "/var/tmp, with a link from DIR.",
+    "  pgonce dev", "  pgonce dev --detach", "  pgonce dev --stop");
 USES(dev_uses, {OPTION_DIR, false}, {OPTION_DETACH, false}, {OPTION_STOP, false}, {OPTION_CHECK, false},
-     {OPTION_JSON, false});
+     {OPTION_NO_CONSOLE, false}, {OPTION_JSON, false});
 EXITS(dev_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(run_about,
@@ -111,16 +121,27 @@ USES(run_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false},
 EXITS(run_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_ACTIVE, CLI_IN_DOUBT, CLI_MISMATCH, CLI_EXPIRED,
       CLI_LEASE_LOST, CLI_OUTCOME_UNKNOWN, CLI_OUTPUT_LOST, CLI_NOT_EXECUTABLE, CLI_COMMAND_NOT_FOUND, CLI_SIGNAL_BASE);
 
-ABOUT(show_about,
-      "Prints the story of one intent: its state, attempts, owner, lease and outcome. A body is shown as text, or as "
-      "the beginning of a hex dump. The timeline has its creation, each takeover, doubts, who decided what and why "
-      "(operators, "
-      "verify functions, the keeper), and its outcome. Its events follow, with their state at each relay. Times are "
-      "the database's. --json prints the complete document of once.story.",
-      "  pgonce show --scope invoices --key 2026-01");
+/* For the lists. */
+#define NODES_LISTED                                                                                                   \
+	"With --nodes the lists of all nodes are merged, each row with its node, or the node that serves --tenant is "     \
+	"asked. A node shows only tenants that it serves. If a node is away, the rest is shown and the exit status is 6."
+
+ABOUT(
+    show_about,
+    "Prints the story of one intent: its state, attempts, owner, lease and outcome. A body is shown as text, or as "
+    "the beginning of a hex dump. The timeline has its creation, each takeover, doubts, who decided what and why "
+    "(operators, "
+    "verify functions, the keeper), and its outcome. Its events follow, with their state at each relay. Times are "
+    "the database's. --json prints the complete document of once.story.",
+    "With --nodes it asks the node that serves the tenant, and prints its name. Without --tenant it looks for the key "
+    "among all tenants of all nodes, for which the role must own the contract. If the slot may be open on a node that "
+    "is away, it names both and exits with 3; without --tenant it exits with 6 while a node is away. It never takes "
+    "that for a missing intent.",
+    "  pgonce show --scope invoices --key 2026-01",
+    "  pgonce show --nodes nodes.txt --tenant acme --scope payments --key p-17");
 USES(show_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_DSN, false},
-     {OPTION_JSON, false});
-EXITS(show_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+     {OPTION_NODES, false}, {OPTION_JSON, false});
+EXITS(show_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_INCOMPLETE, CLI_REFUSED);
 
 ABOUT(find_about,
       "Finds intents, newest first, by their result (--result), an event they emitted, their trace, their owner, "
@@ -129,29 +150,30 @@ ABOUT(find_about,
       "caller used two keys. One: pgonce show prints what each attempt did.",
       "Results are printed as they arrive, so a large --limit needs little memory. If the connection is lost "
       "meanwhile, the exit status is 3 and the JSON is incomplete.",
-      "  pgonce find --result charge:ch_17", "  pgonce find --scope payments --tenant acme --since 2h",
+      NODES_LISTED, "  pgonce find --result charge:ch_17", "  pgonce find --scope payments --tenant acme --since 2h",
       "  pgonce find --trace 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
 USES(find_uses, {OPTION_RESULT, false}, {OPTION_RESULT_ID, false}, {OPTION_EVENT, false}, {OPTION_TRACE, false},
      {OPTION_TENANT, false}, {OPTION_SCOPE, false}, {OPTION_STATE, false}, {OPTION_OWNER, false}, {OPTION_SINCE, false},
-     {OPTION_UNTIL, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(find_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+     {OPTION_UNTIL, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_NODES, false}, {OPTION_JSON, false});
+EXITS(find_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_INCOMPLETE, CLI_REFUSED);
 
 ABOUT(stuck_about,
       "Lists intents that do not finish: stale intents (their lease has passed and nothing was reported), attempts "
       "that run unusually long, and intents that were retried often. It counts parked events and messages. Each comes "
       "with the next command. Changes nothing.",
-      "  pgonce stuck", "  pgonce stuck --scope payments --longer-than 1m");
+      NODES_LISTED " Parked events and messages are counted for each node.", "  pgonce stuck",
+      "  pgonce stuck --scope payments --longer-than 1m");
 USES(stuck_uses, {OPTION_SCOPE, false}, {OPTION_TENANT, false}, {OPTION_LONGER_THAN, false}, {OPTION_TAKE, false},
-     {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(stuck_exits, CLI_NO_SERVER, CLI_CONTRACT);
+     {OPTION_DSN, false}, {OPTION_NODES, false}, {OPTION_JSON, false});
+EXITS(stuck_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_INCOMPLETE, CLI_REFUSED);
 
 ABOUT(in_doubt_about,
       "Lists the intents with unknown outcome, oldest first, with the next command. They do not run until they are "
       "decided. Changes nothing.",
-      "  pgonce in-doubt");
+      NODES_LISTED, "  pgonce in-doubt");
 USES(in_doubt_uses, {OPTION_SCOPE, false}, {OPTION_TENANT, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
-     {OPTION_JSON, false});
-EXITS(in_doubt_exits, CLI_NO_SERVER, CLI_CONTRACT);
+     {OPTION_NODES, false}, {OPTION_JSON, false});
+EXITS(in_doubt_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_INCOMPLETE, CLI_REFUSED);
 
 ABOUT(resolve_about,
       "Decides an intent that is in doubt, stale (its lease has passed) or failed retryably, once you have found out "
@@ -164,6 +186,9 @@ ABOUT(resolve_about,
       "--since and --until. With --dry-run it counts them and changes nothing. Each transaction is short, and decides "
       "a few. An intent that another operator decides, or whose attempt is reporting at that moment, is skipped and "
       "counted; the exit code is then 12. If the command was interrupted, or skipped some, run it again.",
+      "With --nodes the decision goes to the node that serves the tenant; --key then needs --tenant. --all without "
+      "--tenant decides on one node after the other, and exits with 6 if a node is away. It decides nothing while a "
+      "slot is open on a node that does not serve it.",
       "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 \\\n"
       "      --body answer.json --headers '{\"Content-Type\": \"application/json\"}' --result charge:17",
       "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'",
@@ -172,8 +197,8 @@ ABOUT(resolve_about,
 USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, false}, {OPTION_ALL, false}, {OPTION_TENANT, false},
      {OPTION_ERROR_CODE, false}, {OPTION_SINCE, false}, {OPTION_UNTIL, false}, {OPTION_AS, false},
      {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_HEADERS, false},
-     {OPTION_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED, CLI_IN_DOUBT);
+     {OPTION_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_NODES, false}, {OPTION_JSON, false});
+EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_INCOMPLETE, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(recover_about,
       "Goes through the stale intents (their lease passed without a report), and judges each by its scope's policy and "
@@ -184,11 +209,13 @@ ABOUT(recover_about,
       "effect happened, the intent has succeeded, with the answer that the function gives. If it did not, the intent "
       "may run again. If the function does not know, nothing changes. The keeper does not do this: it would ask a "
       "function that does not know again and again.",
+      "With --nodes it goes through one node after the other, and exits with 6 if a node is away. It decides nothing "
+      "while a slot is open on a node that does not serve it.",
       "Exits with 12 if it left an intent in doubt: pgonce in-doubt lists them.", "  pgonce recover --dry-run",
       "  pgonce recover --scope payments", "  pgonce recover --in-doubt");
 USES(recover_uses, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_SCOPE, false}, {OPTION_TENANT, false},
-     {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_IN_DOUBT);
+     {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_NODES, false}, {OPTION_JSON, false});
+EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_INCOMPLETE, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(
     top_about,
@@ -201,21 +228,45 @@ ABOUT(
 USES(top_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
-ABOUT(doctor_about,
-      "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
-      "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
-      "what holds back vacuum (transactions, slots, standbys), Citus, the slots of a divided node, the keeper, relays, "
-      "slots that count as relays, consumers, and keys that look wrong (new for each attempt, or too coarse). Changes "
-      "nothing.",
-      "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
-      "are skipped: the owner of the contract, with pg_monitor, sees everything. Checks that need a keeper's counts "
-      "are skipped until it has counted.",
-      "With --nodes it compares the nodes that share the tenants: versions, salts, policies, bindings, and which slots "
-      "are open nowhere or on two nodes. It names a node that is away.",
-      "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
+ABOUT(
+    doctor_about,
+    "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
+    "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
+    "what holds back vacuum (transactions, slots, standbys), Citus, the slots of a divided node, the keeper, relays, "
+    "slots that count as relays, consumers, and keys that look wrong (new for each attempt, or too coarse). Changes "
+    "nothing.",
+    "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
+    "are skipped: the owner of the contract, with pg_monitor, sees everything. Checks that need a keeper's counts "
+    "are skipped until it has counted.",
+    "With --nodes it compares the nodes that share the tenants: versions, salts, policies, bindings. It names the "
+    "slots "
+    "that are open nowhere, twice or with an old epoch, a node that is away, copies of a node, and what an unfinished "
+    "move has left behind. Each line must name the owner of the node's contract. It reads all intents of each node.",
+    "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
 USES(doctor_uses, {OPTION_NODES, false}, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
 EXITS(doctor_exits, CLI_NO_SERVER);
+
+ABOUT(rehome_about,
+      "Moves tenants from one node to another, while both work: the memory of each SLOT (0 to 63, or a range 40-47). "
+      "It copies the memory, which may take minutes, while the slot is open. Then the slot closes, the last changes "
+      "arrive, the relays of the old node deliver its last events, and it opens at the new node: calls for its tenants "
+      "get P4097 for some hundredths of a second; retry them. At last the memory at the old node is deleted.",
+      "A slot that cannot move within --wait opens again at the old node, and the exit status is 11: transactions of "
+      "its tenants are open, a relay is slow, one of its events is parked, or a standby is behind. The other slots "
+      "move. No promise depends on this command: it may be killed at any moment. Run it again with the same "
+      "nodes, and it finishes what it had begun. Until then a slot may be closed on both nodes; pgonce doctor --nodes "
+      "names it.",
+      "It needs PostgreSQL 15, wal_level = logical on the old node, a role with REPLICATION there and one that may "
+      "create subscriptions on the new node. Both nodes must have the same version, salt, settings, policies and "
+      "closed days. Keepers delete nothing on either node meanwhile.",
+      "The events of the slots stay at the old node, which delivers them; delayed ones move. The decisions "
+      "of operators about parked events and messages stay, too.",
+      "  pgonce rehome 17 --from 'host=db1 dbname=app' --to 'host=db2 dbname=app'",
+      "  pgonce rehome 32-63 --from 'host=db1 dbname=app' --to 'host=db2 dbname=app' --wait 30s");
+USES(rehome_uses, {OPTION_FROM, true}, {OPTION_TO, true}, {OPTION_VIA, false}, {OPTION_WAIT, false},
+     {OPTION_JSON, false});
+EXITS(rehome_exits, CLI_NO_SERVER, CLI_REFUSED, CLI_ACTIVE);
 
 ABOUT(plan_about,
       "Estimates what a rate of intents needs: rows and bytes per day and in total, WAL, the index that should stay in "
@@ -237,9 +288,10 @@ EXITS(version_exits, CLI_NO_SERVER);
 ABOUT(
     gateway_about,
     "Makes a service without idempotency support safe to retry: runs nginx with pgonce's module in front of "
-    "it, in the foreground. A POST or PATCH with a key runs once. Every retry gets the stored answer, byte for byte, "
+    "it, in the foreground. A POST or PATCH with a key runs once, and again only after an answer that asks for another "
+    "attempt. Every retry gets the stored answer, byte for byte, "
     "marked Idempotency-Replayed: true. Without --required, a request without a key passes unprotected. "
-    "docs/gateway.md has the rules.",
+    "docs/reference/gateway.md has the rules.",
     "It speaks plain HTTP: listen on this machine, behind the proxy that terminates TLS and authenticates callers. "
     "For everything else (TLS, authentication, limits, waiting, the lease, more workers or services) there are nginx's "
     "directives. Print the configuration into a file, edit it, write the connection string into the file that "
@@ -285,6 +337,30 @@ USES(keep_uses, {OPTION_ONCE, false}, {OPTION_METRICS, false}, {OPTION_INTERVAL,
 EXITS(keep_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_ACTIVE);
 
 ABOUT(
+    console_about,
+    "Serves web pages for people who ask \"was this customer charged twice?\": an overview; a search by key, result, "
+    "trace, event or error; the story of each intent; the intents in doubt, with a form to decide; parked events and "
+    "messages; and the policies. The pages work without JavaScript. Each is also JSON, for clients that accept "
+    "application/json. docs/how/console.md describes them.",
+    "It connects with its own role, and shows what that role may see (once_reader). With --allow-decisions and a role "
+    "in once_admin it decides: each form shows first what it would change. Each decision is recorded with the role, "
+    "the reason, and the person, if a proxy names one (--user-header).",
+    "It speaks plain HTTP and has no login: anyone who reaches its address sees what its role may see. It listens on "
+    "this machine "
+    "only, unless --listen says otherwise: put the proxy that terminates TLS and authenticates people in front, and "
+    "name its host (--public-host). A request with any other Host is refused (421).",
+    "The log has a line for each request: method, page, status, milliseconds and person, never a parameter. /live "
+    "answers while the process serves, /ready while it has its database. INT and TERM finish the running requests and "
+    "stop. HUP makes it connect again.",
+    "  pgonce console", "  pgonce console --allow-decisions --listen 127.0.0.1:9480",
+    "  pgonce console --allow-decisions --public-host once.example.com --user-header X-Forwarded-User "
+    "--trusted-address 127.0.0.1");
+USES(console_uses, {OPTION_LISTEN, false}, {OPTION_ALLOW_DECISIONS, false}, {OPTION_USER_HEADER, false},
+     {OPTION_TRUSTED_ADDRESS, false}, {OPTION_PUBLIC_HOST, false}, {OPTION_PROMETHEUS, false},
+     {OPTION_PROMETHEUS_JOB, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(console_exits, 0);
+
+ABOUT(
     relay_about,
     "Publishes the events of once.emit. Each [relay NAME] section of the configuration file reads the outbox and "
     "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, SQS, SNS, webhooks, or standard output. Every event "
@@ -305,7 +381,9 @@ EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
 ABOUT(
     consume_about,
-    "Applies messages exactly once. Each [consume NAME] section of the configuration file takes messages from Kafka, "
+    "Applies each message once, for as long as the inbox remembers it (7 days, unless the policy of the scope that has "
+    "the consumer's name says otherwise). Each [consume NAME] section of the configuration file takes messages from "
+    "Kafka, "
     "RabbitMQ, NATS JetStream or SQS. It calls a SQL function with each new message, in the transaction that records "
     "it, and then acknowledges it. Redeliveries, duplicates and rebalances change nothing. Work outside the database "
     "is called as an HTTP endpoint instead, under a lease, with the intent's key.",
@@ -351,8 +429,9 @@ USES(parked_uses, {OPTION_KIND, false}, {OPTION_RELAY, false}, {OPTION_CONSUMER,
      {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(parked_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
-ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run", "  pgonce help --man ./man");
-USES(help_uses, {OPTION_MAN, false}, {OPTION_MARKDOWN, false});
+ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run", "  pgonce help --man ./man",
+      "  pgonce help --completion bash");
+USES(help_uses, {OPTION_MAN, false}, {OPTION_MARKDOWN, false}, {OPTION_COMPLETION, false});
 EXITS(help_exits, 0);
 
 /* A command NAME whose texts, options and exit codes are IDENT_about,
@@ -369,19 +448,21 @@ EXITS(help_exits, 0);
 const cli_command cli_commands[] = {
     COMMAND(init, "init", OPERANDS_NONE, "install or upgrade the contract in a database", "[--print] [--dsn CONNINFO]"),
     COMMAND(dev, "dev", OPERANDS_NONE, "a private PostgreSQL with the contract, to try things",
-            "[--dir DIR] [--detach | --stop | --check]"),
+            "[--dir DIR] [--detach | --stop | --check] [--no-console]"),
     COMMAND(run, "run", OPERANDS_COMMAND, "run a command to success at most once, and replay its outcome",
             "--scope S --key K [OPTIONS] -- CMD [ARG...]"),
     COMMAND_BY(cli_gateway, gateway, NULL, "gateway", OPERANDS_NONE,
                "nginx with the module in front of a service: its POSTs run once",
                "--upstream URL [--listen ADDRESS] [OPTIONS]",
                "other settings are directives of nginx, such as once_wait, once_fail or worker_processes: write them "
-               "into the configuration that --print-config prints, and run nginx on that (docs/gateway.md)"),
+               "into the configuration that --print-config prints, and run nginx on that (docs/reference/gateway.md)"),
     COMMAND(keep, "keep", OPERANDS_NONE, "keep the database in order: retention, recovery, metrics",
             "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]"),
+    COMMAND(console, "console", OPERANDS_NONE, "web pages that show intents, doubts and events, and decide",
+            "[--listen ADDRESS:PORT] [--allow-decisions] [OPTIONS]"),
     COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to a broker or webhooks",
             "[NAME...] [--config FILE] [OPTIONS]"),
-    COMMAND(consume, "consume", OPERANDS_WORDS, "apply a broker's messages exactly once",
+    COMMAND(consume, "consume", OPERANDS_WORDS, "apply each message of a broker once",
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND_STATES(parked, "pending|waiting|retrying|dead|delayed", "parked", OPERANDS_WORDS,
                    "events that were not delivered, messages that were not applied: list, show, retry, discard, replay",
@@ -401,11 +482,13 @@ const cli_command cli_commands[] = {
     COMMAND(top, "top", OPERANDS_NONE, "the contract's current activity", "[--json]"),
     COMMAND(doctor, "doctor", OPERANDS_NONE, "check the installation, and print what to do",
             "[--transaction-max DURATION] [--held-max N]"),
+    COMMAND(rehome, "rehome", OPERANDS_WORDS, "move tenants to another node, while both work",
+            "SLOT... --from DSN --to DSN [--wait DURATION]"),
     COMMAND(plan, "plan", OPERANDS_NONE, "estimate what a rate of intents needs: disk, WAL, memory",
             "--rate N [OPTIONS]"),
     COMMAND(version, "version", OPERANDS_NONE, "print versions", "[--dsn CONNINFO]"),
     COMMAND_BY(NULL, help, NULL, "help", OPERANDS_ONE_OPTIONAL, "print help, man pages, or the reference",
-               "[COMMAND] [--man DIR | --markdown [configuration]]", NULL),
+               "[COMMAND] [--man DIR | --markdown [configuration] | --completion SHELL]", NULL),
 };
 const int cli_command_count = COUNT(cli_commands);
 
@@ -426,7 +509,7 @@ const char *cli_nearest_command(const char *word)
 
 	for (int i = 0; i < cli_command_count; i++) {
 		int d = value_distance(word, cli_commands[i].name);
-		if (d < least) {
+		if (d < least && 2 * d <= (int)strlen(word)) {
 			least = d;
 			nearest = cli_commands[i].name;
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* configuration.h: the options of the configuration file as documents:
- * docs/configuration.md and pgonce.conf(5). */
+ * docs/reference/configuration.md and pgonce.conf(5). */
 #pragma once
 
 #include <stdio.h>

@@ -56,8 +56,13 @@ char *connect_conninfo(const cli_invocation *invocation)
 
 char *connect_fixed_conninfo(const cli_invocation *invocation)
 {
+	return connect_fixed_conninfo_of(invocation, OPTION_DSN);
+}
+
+char *connect_fixed_conninfo_of(const cli_invocation *invocation, option_id option)
+{
 	char problem[CONNINFO_PROBLEM_BYTES];
-	char *conninfo = connect_conninfo(invocation);
+	char *conninfo = connect_conninfo_of(invocation, option);
 	char *fixed = conninfo == NULL ? NULL : conninfo_fixed(conninfo, problem);
 
 	if (conninfo != NULL && fixed == NULL) {
@@ -137,23 +142,29 @@ int connect_run(const cli_invocation *invocation, PGconn *connection, enum sql_i
 	return CLI_OK;
 }
 
-int connect_stream(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
-                   const char *const *parameters, const char *what, connect_taker *take, void *argument)
+int connect_send(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                 const char *const *parameters, const char *what)
+{
+	assert(sql_queries[id].parameter_count == parameter_count);
+	return PQsendQueryParams(connection, sql_queries[id].text, parameter_count, NULL, parameters, NULL, NULL, 0) != 0 &&
+	               PQsetSingleRowMode(connection) != 0
+	           ? CLI_OK
+	           : cli_report_result(invocation, connection, NULL, what);
+}
+
+int connect_next(const cli_invocation *invocation, PGconn *connection, const char *what, PGresult **row)
 {
 	PGresult *answer = NULL;
-	bool goes_on = true;
 	int result = CLI_OK;
 
-	assert(sql_queries[id].parameter_count == parameter_count);
-	if (PQsendQueryParams(connection, sql_queries[id].text, parameter_count, NULL, parameters, NULL, NULL, 0) == 0 ||
-	    PQsetSingleRowMode(connection) == 0) {
-		return cli_report_result(invocation, connection, NULL, what);
-	}
-	while (goes_on && (answer = PQgetResult(connection)) != NULL) {
+	*row = NULL;
+	while ((answer = PQgetResult(connection)) != NULL) {
 		ExecStatusType status = PQresultStatus(answer);
 		if (status == PGRES_SINGLE_TUPLE) {
-			goes_on = take(argument, answer);
-		} else if (status != PGRES_TUPLES_OK && result == CLI_OK) {
+			*row = answer;
+			return CLI_OK;
+		}
+		if (status != PGRES_TUPLES_OK && result == CLI_OK) {
 			result = cli_report_result(invocation, connection, answer, what);
 		}
 		PQclear(answer);

@@ -23,6 +23,7 @@ char *connect_conninfo_of(const cli_invocation *invocation, option_id option);
  * contains what libpq would take from there, including a password.
  */
 char *connect_fixed_conninfo(const cli_invocation *invocation);
+char *connect_fixed_conninfo_of(const cli_invocation *invocation, option_id option);
 /* A session with that connection string. CLI_OK, or an exit code after an error message. */
 int connect_open(const cli_invocation *invocation, once_session **session);
 /* A session on a connection string. CLI_OK, or an exit code after an error message. */
@@ -43,10 +44,11 @@ int connect_command(const cli_invocation *invocation, PGconn *connection, const 
 int connect_run(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
                 const char *const *parameters, const char *what, PGresult **result);
 /*
- * Runs it, and passes the rows to `take` one by one as they arrive, so that only one is in memory.
- * If `take` returns false, it stops; the connection can then no longer be used. CLI_OK, or an exit
- * code after an error message, before the first row or after any.
+ * Runs it so that the rows can be taken one by one as they arrive: only one is in memory. The
+ * caller takes all of them (connect_next), or closes the connection. CLI_OK, or an exit code after
+ * an error message.
  */
-typedef bool connect_taker(void *argument, const PGresult *row);
-int connect_stream(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
-                   const char *const *parameters, const char *what, connect_taker *take, void *argument);
+int connect_send(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                 const char *const *parameters, const char *what);
+/* Waits for the next row (clear it), or the end (*row is NULL). As above. */
+int connect_next(const cli_invocation *invocation, PGconn *connection, const char *what, PGresult **row);

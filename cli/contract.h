@@ -7,6 +7,7 @@ typedef enum contract_kind {
 	CONTRACT_PREPARATION, /* settings of the transaction, before anything else in it */
 	CONTRACT_SCHEMA,
 	CONTRACT_RECORD,    /* the table once.migration */
+	CONTRACT_UPGRADE,   /* before the first migration of a contract that is there already */
 	CONTRACT_MIGRATION, /* runs once, and is recorded */
 	CONTRACT_CODE,      /* functions and grants: replaced as a whole, recorded as version 0 */
 	CONTRACT_DAYS       /* the first partitions */

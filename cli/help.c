@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * help.c: the command table as text: help, man pages (roff), and docs/command.md. No text about a
- * command is written here.
+ * help.c: the command table as text: help, man pages (roff), and docs/reference/command.md. No text
+ * about a command is written here.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static char *option_help(const cli_command *command, option_id id, bool required
 {
 	const char *choices = cli_choices(command, id);
 
-	return cli_format("%s%s%s%s", cli_options[id].help, choices != NULL ? "; one of " : "",
+	return cli_format("%s%s%s%s", cli_option_help(command, id), choices != NULL ? "; one of " : "",
 	                  choices != NULL ? choices : "", required ? " (required)" : "");
 }
 
@@ -350,6 +350,10 @@ int cli_help(const cli_invocation *invocation)
 		} else {
 			markdown_all(stdout);
 		}
+		return CLI_OK;
+	}
+	if (invocation->given[OPTION_COMPLETION]) {
+		help_completion(stdout, invocation->text[OPTION_COMPLETION]);
 		return CLI_OK;
 	}
 	if (invocation->operand_count == 0) {

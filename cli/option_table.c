@@ -4,6 +4,8 @@
  * lists which command takes which. A name and a letter mean the same in all of them
  * (tests/cli/test_options.py).
  */
+#include <string.h>
+
 #include "cli.h"
 
 #define HOURS_MS (INT64_C(60) * 60 * 1000)
@@ -36,29 +38,27 @@ const cli_option cli_options[OPTION_COUNT] = {
                         "default: libpq's environment variables (PGHOST, PGDATABASE, PGUSER, PGSERVICE ...)"),
     [OPTION_JSON] = FLAG('j', "json", "print JSON; messages on stderr become one JSON object per line"),
     [OPTION_HELP] = FLAG('h', "help", "print this help"),
-    [OPTION_TENANT] = TEXT('t', "tenant", "TENANT",
-                           "the tenant; default: the empty one. For commands that list, or decide about many: only "
-                           "this tenant (\"\": those without a tenant); default: all"),
-    [OPTION_SCOPE] = TEXT('s', "scope", "SCOPE",
-                          "the scope, which is the kind of operation, for example nightly-invoices; for commands that "
-                          "list or judge many: only this scope; default of the gateway: /"),
+    [OPTION_TENANT] = TEXT('t', "tenant", "TENANT", "the tenant; default: the empty one"),
+    [OPTION_SCOPE] =
+        TEXT('s', "scope", "SCOPE", "the scope, which is the kind of operation, for example nightly-invoices"),
     [OPTION_KEY] = TEXT('k', "key", "KEY",
                         "names the intent in its scope, for example 2026-01-31; 1 to 255 printable ASCII characters"),
     [OPTION_PRINT] = FLAG(0, "print", "print the SQL of a new installation, for review, and connect to nothing"),
     [OPTION_NO_NATIVE] = FLAG(0, "no-native", "leave pgonce_native, the hot functions in C, out of this database"),
+    [OPTION_ACCEPT_NEWER] =
+        FLAG(0, "accept-newer",
+             "succeed, and change nothing, if the contract is newer than this command: for an installer that may go "
+             "back to an older release, whose programs work with the newer contract"),
     [OPTION_JOIN] =
         TEXT(0, "join", "DSN",
              "make this database a node that shares the tenants with the node at DSN, which is divided "
              "(once.divide): with its salt, settings, policies and bindings, and no slot open. DSN names the "
              "owner of that node's contract"),
-    [OPTION_DIR] =
-        TEXT(0, "dir", "DIR",
-             "the directory to keep its files in. dev: the private PostgreSQL; default: .pgonce. gateway: the "
-             "configuration and nginx's temporary files; default: a new directory, which is removed at the "
-             "end (with --print-config: /run/pgonce-gateway)"),
+    [OPTION_DIR] = TEXT(0, "dir", "DIR", "the directory of the private PostgreSQL; default: .pgonce"),
     [OPTION_DETACH] = FLAG(0, "detach", "start, print, and leave the server running"),
     [OPTION_STOP] = FLAG(0, "stop", "stop the server; its data stays"),
     [OPTION_CHECK] = FLAG(0, "check", "print whether the server runs, and where (exit 3: it does not)"),
+    [OPTION_NO_CONSOLE] = FLAG(0, "no-console", "without the web console"),
     [OPTION_LEASE] = DURATION(0, "lease", 100, 7 * DAYS_MS,
                               "how long the claim holds without a renewal; while CMD runs, it is renewed every third "
                               "of that time; default: the scope's policy (60s unless set)"),
@@ -81,8 +81,7 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_TRACEPARENT] = TEXT(0, "traceparent", "TRACEPARENT",
                                 "the trace that this call belongs to (W3C Trace Context), stored with the intent and "
                                 "given to CMD; default: the environment variable TRACEPARENT"),
-    [OPTION_VERBOSE] = FLAG(
-        'v', "verbose", "report more: run each decision (run, replayed), relay and consume each batch, keep each step"),
+    [OPTION_VERBOSE] = FLAG('v', "verbose", "report each batch"),
     [OPTION_ALL] =
         FLAG(0, "all", "instead of --key: all intents of the scope that are in doubt, of --tenant or of all tenants"),
     [OPTION_AS] = CHOICE("as", "STATE", "succeeded|failed_retryable|failed_final",
@@ -98,12 +97,8 @@ const cli_option cli_options[OPTION_COUNT] = {
         TEXT(0, "result", "TYPE:ID", "the effect's result (result_type, result_id), for example charge:17"),
     [OPTION_ERROR_CODE] =
         TEXT(0, "error-code", "CODE", "with --all: only those that were put in doubt with this error code"),
-    [OPTION_UNTIL] = TEXT(0, "until", "WHEN",
-                          "only those from before then: first tried (find), put in doubt (resolve), emitted or parked "
-                          "(parked); in the form of --since"),
-    [OPTION_DRY_RUN] = FLAG(0, "dry-run",
-                            "print what would change, and change nothing; recover still asks verify functions; "
-                            "parked: the default for many"),
+    [OPTION_UNTIL] = TEXT(0, "until", "WHEN", "only those that were first tried before then; in the form of --since"),
+    [OPTION_DRY_RUN] = FLAG(0, "dry-run", "print what would change, and change nothing"),
     [OPTION_LISTEN] = TEXT('l', "listen", "ADDRESS", "ADDRESS:PORT or unix:/PATH; default: 127.0.0.1:8080"),
     [OPTION_UPSTREAM] =
         TEXT('u', "upstream", "URL", "the service: http://HOST:PORT, https://HOST:PORT or http://unix:/PATH"),
@@ -125,13 +120,12 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_NGINX] = TEXT(0, "nginx", "FILE", "the program nginx; default: found in PATH, else in /usr/sbin"),
     [OPTION_MODULE] = TEXT(0, "module", "FILE",
                            "ngx_http_once_module.so; default: found next to this command, else among nginx's modules"),
-    [OPTION_CONFIG] = TEXT('c', "config", "FILE",
-                           "the configuration file (pgonce.conf(5), docs/configuration.md); default: pgonce.conf"),
+    [OPTION_CONFIG] =
+        TEXT('c', "config", "FILE",
+             "the configuration file (pgonce.conf(5), docs/reference/configuration.md); default: pgonce.conf"),
     [OPTION_CHECK_CONFIG] =
         FLAG(0, "check-config", "read the whole file, print all its mistakes, and connect to nothing"),
-    [OPTION_ONCE] = FLAG(0, "once",
-                         "do the present work, without pauses, and stop; exit 1 if a step of the keeper failed, or "
-                         "if a relay leaves events parked"),
+    [OPTION_ONCE] = FLAG(0, "once", "do the present work, without pauses, and stop"),
     [OPTION_METRICS] = TEXT(0, "metrics", "ADDRESS:PORT",
                             "serve metrics there for Prometheus (/metrics), /health and /once/ready, for example "
                             "127.0.0.1:9187 or [::1]:9187; port 0: any free port, see the log"),
@@ -145,8 +139,8 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_TOPIC] = TEXT(0, "topic", "TOPIC", "only events and messages of this topic"),
     [OPTION_SINCE] =
         TEXT(0, "since", "WHEN",
-             "only those from then on: first tried (find, resolve), emitted (parked replay); a span before "
-             "now (2h, 7d), or a time as PostgreSQL reads it (2026-01-31 12:00+00, yesterday)"),
+             "only those that were first tried from then on; a span before now (2h, 7d), or a time as PostgreSQL "
+             "reads it (2026-01-31 12:00+00, yesterday)"),
     [OPTION_FORCE] =
         FLAG(0, "force", "replay: also events older than an inbox remembers, which would be applied again"),
     [OPTION_STATE] = CHOICE("state", "STATE", NULL, "only those in this state"),
@@ -186,11 +180,92 @@ const cli_option cli_options[OPTION_COUNT] = {
                                "how many transactions a replication slot or a standby may hold back vacuum before "
                                "doctor warns; default: 5000000"),
     [OPTION_NODES] = TEXT(0, "nodes", "FILE",
-                          "compare the nodes that share the tenants instead: FILE has the connection string of the "
-                          "owner of each node's contract, one per line; '-': standard input"),
+                          "ask the nodes that share the tenants, instead of one database: FILE has a connection string "
+                          "per line; '-': standard input"),
+    [OPTION_FROM] = TEXT(0, "from", "DSN", "the node that serves the slots: the owner of its contract"),
+    [OPTION_TO] = TEXT(0, "to", "DSN", "the node that shall serve them: the owner of its contract"),
+    [OPTION_VIA] = TEXT(0, "via", "DSN",
+                        "how the server of --to reaches the node of --from; default: as this command does. The server "
+                        "keeps it until the move has ended, with its password, where only superusers can read it"),
+    [OPTION_WAIT] = DURATION(0, "wait", 1, 60 * 60 * INT64_C(1000),
+                             "for how long a slot may be closed; if that is not enough, it opens again where it "
+                             "was; default: 5s"),
+    [OPTION_ALLOW_DECISIONS] = FLAG(0, "allow-decisions",
+                                    "the console's pages have forms that decide, as far as its role may (once_admin); "
+                                    "without it they only show"),
+    [OPTION_USER_HEADER] = TEXT(0, "user-header", "NAME",
+                                "the header in which a proxy names the person, who is recorded with each decision, for "
+                                "example X-Forwarded-User; needs --trusted-address"),
+    [OPTION_TRUSTED_ADDRESS] = TEXT(0, "trusted-address", "ADDRESSES",
+                                    "the proxies that may send --user-header: addresses or ranges, by commas "
+                                    "(127.0.0.1,10.0.0.0/8); from others the header is ignored"),
+    [OPTION_PUBLIC_HOST] = TEXT(0, "public-host", "NAMES",
+                                "the names, by commas, by which browsers reach the console behind a proxy; default: "
+                                "only localhost, and the address of --listen"),
+    [OPTION_PROMETHEUS] =
+        TEXT(0, "prometheus", "URL",
+             "a Prometheus server that scrapes pgonce keep, for example http://127.0.0.1:9090: the "
+             "overview's charts show its figures; default: those of the time since the console began, "
+             "from its memory"),
+    [OPTION_PROMETHEUS_JOB] =
+        TEXT(0, "prometheus-job", "JOB", "the job of --prometheus that scrapes this database; default: all jobs"),
     [OPTION_MAN] = TEXT(0, "man", "DIR", "write the man pages into this directory"),
-    [OPTION_MARKDOWN] = FLAG(0, "markdown", "print docs/command.md"),
+    [OPTION_MARKDOWN] = FLAG(0, "markdown", "print docs/reference/command.md"),
+    [OPTION_COMPLETION] =
+        CHOICE("completion", "SHELL", "bash|zsh|fish", "print the completion of command lines for this shell"),
 };
+
+/* What an option says where the text above would not tell enough: it means the same there. */
+static const struct {
+	const char *commands;
+	option_id id;
+	const char *help;
+} own_words[] = {
+    {"find stuck in-doubt recover parked", OPTION_TENANT,
+     "only this tenant (\"\": those without a tenant); default: all"},
+    {"resolve", OPTION_TENANT, "the tenant; default: the empty one. With --all: only this tenant; default: all"},
+    {"find stuck in-doubt recover", OPTION_SCOPE, "only this scope; default: all"},
+    {"gateway", OPTION_SCOPE, "the scope, which is the kind of operation, for example payments; default: /"},
+    {"gateway", OPTION_DIR,
+     "the directory of the configuration and of nginx's temporary files; default: a new one, which is removed at the "
+     "end (with --print-config: /run/pgonce-gateway)"},
+    {"run", OPTION_VERBOSE, "report each decision (run, replayed)"},
+    {"keep", OPTION_VERBOSE, "report each step"},
+    {"resolve", OPTION_UNTIL, "with --all: only those that were put in doubt before then; in the form of --since"},
+    {"parked", OPTION_UNTIL, "only those that were emitted or parked before then; in the form of --since"},
+    {"parked", OPTION_SINCE,
+     "replay: only those that were emitted from then on; a span before now (2h, 7d), or a time as PostgreSQL reads it "
+     "(2026-01-31 12:00+00, yesterday)"},
+    {"recover", OPTION_DRY_RUN, "print what would change, and change nothing; verify functions are asked all the same"},
+    {"parked", OPTION_DRY_RUN, "print what would change, and change nothing; the default if many are chosen"},
+    {"console", OPTION_LISTEN, "ADDRESS:PORT; default: 127.0.0.1:9480"},
+    {"keep", OPTION_ONCE, "do the present work, without pauses, and stop; exit 1 if a step failed"},
+    {"relay", OPTION_ONCE, "do the present work, without pauses, and stop; exit 1 if events stay parked"},
+};
+
+static bool names(const char *words, const char *word)
+{
+	size_t length = strlen(word);
+
+	for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
+		size_t here = strcspn(at, " ");
+		if (here == length && strncmp(at, word, length) == 0) {
+			return true;
+		}
+		at += here;
+	}
+	return false;
+}
+
+const char *cli_option_help(const cli_command *command, option_id id)
+{
+	for (size_t i = 0; i < sizeof own_words / sizeof own_words[0]; i++) {
+		if (own_words[i].id == id && names(own_words[i].commands, command->name)) {
+			return own_words[i].help;
+		}
+	}
+	return cli_options[id].help;
+}
 
 const char *cli_choices(const cli_command *command, option_id id)
 {

@@ -142,6 +142,12 @@ static int check_whole(cli_invocation *invocation)
 			return usage_error(invocation, "option --%s %s is required", option->name, option->argument);
 		}
 	}
+	if (invocation->given[OPTION_DSN] && invocation->given[OPTION_NODES]) {
+		return usage_error(invocation, "only one of --dsn and --nodes", "", "");
+	}
+	if (invocation->given[OPTION_ACCEPT_NEWER] && (invocation->given[OPTION_JOIN] || invocation->given[OPTION_PRINT])) {
+		return usage_error(invocation, "--accept-newer goes neither with --join nor with --print", "", "");
+	}
 	switch (command->operands) {
 	case OPERANDS_NONE:
 		if (invocation->operand_count > 0) {

@@ -166,7 +166,7 @@ int cli_exit_of_code(once_code code)
 	case ONCE_FINAL_FAILURE:
 	case ONCE_MESSAGE_MISMATCH:
 	case ONCE_EVENT_MISMATCH:
-	case ONCE_RELAY_OF_ANOTHER_CLUSTER:
+	case ONCE_RELAY_FOREIGN:
 	case ONCE_TOO_LARGE:
 	case ONCE_RESOLUTION_REFUSED:
 	case ONCE_PARTITION_MISSING:
@@ -186,8 +186,8 @@ int cli_exit_of_code(once_code code)
 }
 
 #define NO_RIGHT                                                                                                       \
-	"grant the role the privileges in docs/operations.md, Roles (once_reader to read), or connect as the contract's "  \
-	"owner"
+	"grant the role the privileges in docs/how/services.md, Roles (once_reader to read), or connect as the "           \
+	"contract's owner"
 
 int cli_report_error(const cli_invocation *invocation, once_error *error)
 {

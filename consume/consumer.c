@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "notify.h"
 #include "parked.h"
 
 enum {
@@ -229,6 +230,7 @@ static void run(consumer *consumer)
 
 	while ((!runtime_stopping() || class->load(consumer->handler).calls > 0) && get_ready(consumer)) {
 		failure failure = {0};
+		notify_alive();
 		arena_clear(&consumer->arena);
 		bool busy = take(consumer);
 		look_for_stall(consumer);

@@ -13,6 +13,7 @@
 #include <strings.h>
 
 #include "parked.h"
+#include "utf8.h"
 
 enum {
 	ERROR_HEADER_BYTES = 800,
@@ -32,7 +33,7 @@ static const char *one_line(arena *arena, const char *text)
 	for (char *at = line; *at != '\0'; at++) {
 		*at = (unsigned char)*at < ' ' || *at == 0x7f ? ' ' : *at;
 	}
-	for (size_t length = strlen(line); !json_text_is_text(line, length); length--) {
+	for (size_t length = strlen(line); !utf8_is_text(line, length); length--) {
 		line[length - 1] = '\0';
 	}
 	return line;

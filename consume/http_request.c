@@ -3,6 +3,7 @@
 #include "http_request.h"
 
 #include "reasons.h"
+#include "utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -120,7 +121,7 @@ once_outcome http_request_outcome(const http_call *call, const failure *failure,
 	if (call->response_body != NULL) {
 		outcome.response_body = (once_bytes){.data = call->response_body, .length = call->response_length};
 	}
-	if (call->content_type != NULL && json_text_is_text(call->content_type, strlen(call->content_type))) {
+	if (call->content_type != NULL && utf8_is_text(call->content_type, strlen(call->content_type))) {
 		outcome.response_headers =
 		    arena_format(arena, "{\"content-type\": %s}", json_text_quote(arena, call->content_type));
 	}

@@ -15,6 +15,7 @@
 #include <strings.h>
 
 #include "line.h"
+#include "utf8.h"
 
 enum {
 	ID_BYTES_MAX = 255,
@@ -243,8 +244,8 @@ static const char *key_of_bytes(arena *arena, once_bytes bytes)
 	if (bytes.data == NULL) {
 		return NULL;
 	}
-	return json_text_is_text(bytes.data, bytes.length) ? arena_text(arena, bytes.data, bytes.length)
-	                                                   : base64(arena, "base64:", bytes);
+	return utf8_is_text(bytes.data, bytes.length) ? arena_text(arena, bytes.data, bytes.length)
+	                                              : base64(arena, "base64:", bytes);
 }
 
 /* ---- headers */
@@ -267,7 +268,7 @@ static const char *header_json(arena *arena, once_bytes value)
 	if (value.data == NULL) {
 		return "null";
 	}
-	if (json_text_is_text(value.data, value.length)) {
+	if (utf8_is_text(value.data, value.length)) {
 		return json_text_quote(arena, arena_text(arena, value.data, value.length));
 	}
 	return arena_format(arena, "{\"base64\": \"%s\"}", base64(arena, "", value));
@@ -277,7 +278,7 @@ static const char *bad_name(const source_message *delivery)
 {
 	for (size_t i = 0; i < delivery->header_count; i++) {
 		const char *name = delivery->headers[i].name;
-		if (!json_text_is_text(name, strlen(name))) {
+		if (!utf8_is_text(name, strlen(name))) {
 			return name;
 		}
 	}
@@ -402,7 +403,7 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 	const char *why = NULL;
 	const char *ignored = NULL;
 	const char *bad = bad_name(delivery);
-	bool topic_is_text = json_text_is_text(topic, strlen(topic));
+	bool topic_is_text = utf8_is_text(topic, strlen(topic));
 
 	*message = (struct message){.delivery = delivery, .payload = delivery->payload};
 	message->topic = topic_is_text ? topic : shown(arena, topic, strlen(topic));

@@ -45,21 +45,6 @@ static bool take(text_reader *in, unsigned char wanted)
 	return true;
 }
 
-bool json_text_is_text(const void *data, size_t length)
-{
-	const unsigned char *at = data;
-	const unsigned char *end = at + length;
-
-	while (at < end) {
-		size_t step = *at == '\0' ? 0 : utf8_length(at, (size_t)(end - at));
-		if (step == 0) {
-			return false;
-		}
-		at += step;
-	}
-	return true;
-}
-
 /* decoded: NULL, or room for as many bytes as remain; *length: how many were written. */
 static bool read_string(text_reader *in, char *decoded, size_t *length)
 {
@@ -251,7 +236,7 @@ bool json_pointer_valid(const char *pointer)
 			return false;
 		}
 	}
-	return json_text_is_text(pointer, strlen(pointer));
+	return utf8_is_text(pointer, strlen(pointer));
 }
 
 /* True: the decoded name equals the pointer's token (up to the next '/' or the end). */

@@ -21,8 +21,6 @@ typedef enum json_answer {
 } json_answer;
 
 json_answer json_text_check(once_bytes text);
-/* True: UTF-8 without NUL, as PostgreSQL's type text requires. */
-bool json_text_is_text(const void *data, size_t length);
 /* True: a JSON pointer: "", or '/' and so on, with no '~' except ~0 and ~1. */
 bool json_pointer_valid(const char *pointer);
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "json_text.h"
+#include "utf8.h"
 
 /* The last header with that name; NULL if it is missing or empty. */
 static const source_header *find(const source_header *headers, size_t count, const char *prefix, const char *name)
@@ -49,7 +49,7 @@ static aggregate aggregate_of(const source_header *headers, size_t count)
 /* '/' and '%' as %2F and %25; bytes that are not text too. */
 static const char *part(arena *arena, const void *data, size_t length)
 {
-	bool is_text = json_text_is_text(data, length);
+	bool is_text = utf8_is_text(data, length);
 	char *text = arena_take(arena, 3 * length + 1);
 	char *to = text;
 

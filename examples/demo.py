@@ -20,7 +20,7 @@ import sys
 import time
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent
-PATIENCE_S = 20
+PATIENCE_S = 60  # a busy machine needs it
 PORTS = {"payments": 8080, "handoff": 8180, "nats": 4222, "metrics": 9187}  # or the next free ones
 
 
@@ -49,6 +49,22 @@ def is_free(port):
             probe.bind(("127.0.0.1", port))
             return True
     return False
+
+
+def listens_here(port):
+    """Whether a process of this session listens at this port: another program may have been faster."""
+    state, place = "0A", f":{port:04X}"
+    fields = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()]
+    sockets = {f"socket:[{each[9]}]" for each in fields if each[3] == state and each[1].endswith(place)}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is somebody else's
+            if os.getsid(int(process.name)) == os.getsid(0) and sockets & {os.readlink(fd) for fd in (process / "fd").iterdir()}:
+                return True
+    return False
+
+
+class Ended(RuntimeError):
+    """A process that should listen has ended."""
 
 
 class Demo:
@@ -141,8 +157,8 @@ class Demo:
     def wait_for(self, name, pid, address):
         def is_up():
             if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                raise RuntimeError(f"{name} did not start: the reason is in {self.log}")
-            return accepts(address)
+                raise Ended(f"{name} did not start: the reason is in {self.log}")
+            return accepts(address) and (isinstance(address, str) or listens_here(address[1]))
 
         wait_until(is_up, f"{name} did not start", self.log)
 
@@ -156,33 +172,46 @@ class Demo:
                 return port
         raise RuntimeError(f"no port from {PORTS[name]} to {PORTS[name] + 99} is free")
 
+    def start_at_a_port(self, name, kind, launch):
+        """(the process, its port). Another program may take the port between the look and the start: then the next free one is tried."""
+        while True:
+            port = self.port(kind)
+            pid = launch(port)
+            try:
+                self.wait_for(name, pid, ("127.0.0.1", port))
+                return pid, port
+            except Ended:
+                if is_free(port):
+                    raise
+
     # ---- Its processes.
 
     def start_service(self, name):
         """A service on a unix socket, behind a gateway."""
-        at, port = f"{self.server['host']}/{name}.sock", self.port(name)
+        at = f"{self.server['host']}/{name}.sock"
         service = self.launch(self.build / f"examples/{name}/{name}-example", "--listen", f"unix:{at}", "--dsn", self.dsn)
         self.wait_for(name, service, at)
         user = ["--user", pwd.getpwuid(self.user).pw_name] if os.geteuid() == 0 else []
-        words = ["--listen", f"127.0.0.1:{port}", "--upstream", f"http://unix:{at}", "--scope", name, "--required"]
-        gateway = self.launch(self.pgonce, "gateway", "--dsn", self.dsn, "--dir", self.home / f"gateway-{name}", *words, *user, as_root=True)
-        self.wait_for(f"the gateway before {name}", gateway, ("127.0.0.1", port))
+        words = ["--dir", self.home / f"gateway-{name}", "--upstream", f"http://unix:{at}", "--scope", name, "--required", *user]
+        gateway, port = self.start_at_a_port(
+            f"the gateway before {name}",
+            name,
+            lambda port: self.launch(self.pgonce, "gateway", "--dsn", self.dsn, "--listen", f"127.0.0.1:{port}", *words, as_root=True),
+        )
         return {"url": f"http://127.0.0.1:{port}/{name}", "status": f"http://127.0.0.1:{port}/once/status", "socket": at, "pid": service, "gateway": gateway}
 
     def start_keeper(self):
-        port = self.port("metrics")
-        keeper = self.launch(self.pgonce, "keep", "--dsn", self.dsn, "--metrics", f"127.0.0.1:{port}")
-        self.wait_for("the keeper", keeper, ("127.0.0.1", port))
+        keeper, port = self.start_at_a_port(
+            "the keeper", "metrics", lambda port: self.launch(self.pgonce, "keep", "--dsn", self.dsn, "--metrics", f"127.0.0.1:{port}")
+        )
         return {"metrics": f"http://127.0.0.1:{port}/metrics", "pid": keeper}
 
-    def start_nats(self, program, port):
+    def start_nats(self, program):
         store = self.home / "nats"
         store.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(store, self.user, self.group, follow_symlinks=False)
-        nats = self.launch(program, "-a", "127.0.0.1", "-p", port, "-js", "-sd", store)
-        self.wait_for("NATS", nats, ("127.0.0.1", port))
-        return nats
+        return self.start_at_a_port("NATS", "nats", lambda port: self.launch(program, "-a", "127.0.0.1", "-p", port, "-js", "-sd", store))
 
     @staticmethod
     def make_stream(port):
@@ -207,14 +236,15 @@ class Demo:
         self.sql(self.warehouse, "-f", str(EXAMPLES / "orders/stock.sql"))
 
     def start_events(self):
-        program, port, config = shutil.which("nats-server"), self.port("nats"), self.home / "pgonce.conf"
+        program, config = shutil.which("nats-server"), self.home / "pgonce.conf"
         text = (EXAMPLES / "orders/pgonce.conf").read_text().replace("dbname=warehouse", self.warehouse).replace("dbname=shop", self.dsn)
-        config.write_text(text.replace("127.0.0.1:4222", f"127.0.0.1:{port}"))
+        config.write_text(text)
         checked = subprocess.run([self.pgonce, "relay", "--check-config", "--config", config], capture_output=True, text=True, check=False)
         if not program or checked.returncode != 0:
             note(f"without the relay and the consumer: {checked.stderr if program else 'nats-server is not here'}")
             return None
-        nats = self.start_nats(program, port)
+        nats, port = self.start_nats(program)
+        config.write_text(text.replace("127.0.0.1:4222", f"127.0.0.1:{port}"))
         self.make_stream(port)
         self.make_warehouse()
         jobs = {name: self.launch(self.pgonce, name, "--config", config) for name in ("relay", "consume")}

@@ -9,13 +9,19 @@
  */
 #pragma once
 
+#include <ngx_config.h> /* First: it tells the C library what nginx wants of it. */
+
 #undef NDEBUG /* Keep asserts: a crash beats a wrong answer. */
 #include <assert.h>
 
-#include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_event.h>
 #include <ngx_http.h>
+
+/* --with-compat lets the module into an nginx with both, whose requests it would then misread. */
+#if (NGX_COMPAT && !(NGX_HTTP_SSL && NGX_HTTP_V2))
+#error "configure nginx with --with-http_ssl_module and --with-http_v2_module, too"
+#endif
 
 #include "http.h"
 #include "pgonce_batcher.h"
@@ -44,8 +50,19 @@ enum {
 	GATE_PRINT_DEFAULT = 31
 };
 
+/* once_database, or a line of once_nodes */
+typedef struct gate_node_conf {
+	ngx_str_t conninfo; /* NUL-terminated */
+	ngx_str_t name;     /* for people, without secrets; data NULL: once_database */
+} gate_node_conf;
+
+enum {
+	GATE_NODES_MAX = ONCE_SLOTS /* each serves at least one slot */
+};
+
 typedef struct gate_main {
-	ngx_str_t conninfo; /* NUL-terminated; data NULL: no once_database */
+	ngx_array_t nodes;    /* of gate_node_conf; empty: neither directive was read */
+	ngx_uint_t nodes_set; /* once_nodes was read */
 	ngx_msec_t timeout_ms;
 	ngx_msec_t batch_age_ms;
 	ngx_uint_t batch_max;
@@ -127,6 +144,7 @@ typedef enum gate_event {
 	GATE_LEFT      /* nginx frees the request */
 } gate_event;
 typedef void (*gate_walk)(gate_attempt *attempt, gate_event event);
+typedef void (*gate_then)(gate_attempt *attempt);
 
 /* A growing buffer with a maximum; its memory outlives the request. */
 typedef struct gate_bytes {
@@ -172,6 +190,25 @@ typedef struct gate_reply {
 	ngx_uint_t problem;     /* the body is a problem document */
 } gate_reply;
 
+enum {
+	GATE_NO_SLOT = -1
+};
+
+/* _nodes.c: which of several nodes serves the tenant. */
+typedef struct gate_route {
+	ngx_int_t slot;            /* of the tenant; GATE_NO_SLOT: not known, or not needed */
+	once_operation *operation; /* asks for the slot; NULL: none */
+	ngx_uint_t first;          /* the node that was asked for it first, */
+	ngx_uint_t asked;          /* and how many did not answer */
+	once_code fault;           /* of the last that did not */
+	ngx_queue_t queue;         /* among those that wait for the nodes' answers, */
+	ngx_uint_t queued;
+	gate_then woken;  /* ... and then continue here */
+	gate_then then;   /* with the slot */
+	ngx_uint_t moved; /* sent again since the last answer, because the slot was closed */
+	int64_t closed;   /* with this epoch; 0: not known */
+} gate_route;
+
 /* _request.c: the names of the intent, and the body until it is hashed. */
 typedef struct gate_request {
 	u_char *names;
@@ -180,6 +217,7 @@ typedef struct gate_request {
 	ngx_uint_t nested;         /* the phase that reads it is on the stack */
 	ngx_int_t refusal;         /* nginx's status for a refused body */
 	once_operation *operation; /* the look-up of the tenant's salt; NULL: none in progress */
+	ngx_uint_t node;           /* that knows the salt */
 	once_fingerprint fingerprint;
 	once_hash *hash;    /* kept when it is finished: an answer may redirect the request */
 	ngx_chain_t *piece; /* of the body: the next to hash, */
@@ -203,6 +241,8 @@ typedef struct gate_claim {
 	ngx_msec_t waited_ms;
 	gate_cached cached;
 	uint64_t generation; /* of the cache, when the database was asked; 0: none */
+	ngx_uint_t node;     /* ... and the node that was asked, */
+	int64_t epoch;       /* with the epoch of the tenant's slot there */
 	once_verdict verdict;
 	once_state state;
 	int fence;                    /* 0: this attempt holds nothing */
@@ -279,6 +319,7 @@ struct gate_attempt {
 	ngx_uint_t replaced;         /* reply is sent instead of the upstream's answer */
 	int status;                  /* of the sent answer, for logs */
 	ngx_http_handler_pt content; /* the location's own content handler */
+	gate_route route;
 	gate_request request;
 	gate_claim claim;
 	gate_answer answer;
@@ -287,6 +328,10 @@ struct gate_attempt {
 
 /* ---- _check.c: combinations that nginx -t refuses ---- */
 ngx_int_t gate_locations_check(ngx_conf_t *cf, gate_main *conf);
+
+/* ---- _conninfo.c: the connection strings ---- */
+char *gate_database_set(ngx_conf_t *cf, ngx_command_t *command, void *conf); /* once_database */
+char *gate_nodes_set(ngx_conf_t *cf, ngx_command_t *command, void *conf);    /* once_nodes */
 
 /* ---- _bytes.c: memory that outlives a request ---- */
 /* NGX_DECLINED: it would exceed length_max. NGX_ERROR: no memory. */
@@ -324,14 +369,38 @@ ngx_table_elt_t *gate_header_push(ngx_list_t *headers, http_text name, http_text
  */
 ngx_int_t gate_headers_store(ngx_http_request_t *r, const ngx_array_t *allowed, char **json);
 
-/* ---- _database.c: one batcher per worker ---- */
+/* ---- _database.c: one batcher per worker and node ---- */
 ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf);
 void gate_database_stop(void);
-once_batcher *gate_batcher(void); /* NULL: cannot be made, or not in a worker */
+ngx_uint_t gate_node_count(void);            /* 0: the worker ends, or this is no worker */
+once_batcher *gate_batcher(ngx_uint_t node); /* NULL: no such node, or count is 0 */
 const char *gate_owner(void);
 void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler); /* of no connection */
 /* Called after any event in which a connection was lost. NULL: not called. */
 void gate_database_on_loss(void (*lost)(void));
+
+/* ---- _nodes.c: which of several nodes serves a tenant ---- */
+void gate_nodes_start(const gate_main *conf);
+void gate_nodes_refresh(void); /* asks all nodes which slots are open, and waits for nothing; */
+void gate_nodes_look(void);    /* ... unless that was done within a second */
+/*
+ * Finds the node of the attempt's tenant, then calls `then`, perhaps at once. Afterwards
+ * gate_batcher_of may still be NULL: see gate_route_fault.
+ */
+void gate_route_find(gate_attempt *attempt, gate_then then);
+/*
+ * The operation that ended with this error has done nothing, because the node has closed the slot,
+ * and may be sent once more: use gate_route_ask.
+ */
+ngx_uint_t gate_route_moved(gate_attempt *attempt, const once_error *error);
+void gate_route_ask(gate_attempt *attempt, gate_then then); /* all nodes, about their slots */
+void gate_route_stop(gate_attempt *attempt);                /* then is not called */
+/* The node, as far as is known. NULL: none, or the worker ends. */
+once_batcher *gate_batcher_of(const gate_attempt *attempt);
+/* The same, with the slot's epoch there (0 if there is only one node). NGX_DECLINED: none. */
+ngx_int_t gate_route_node(const gate_attempt *attempt, ngx_uint_t *node, int64_t *epoch);
+/* Why no node serves it: one is away (ONCE_CONNECTION), or all have closed the slot. */
+once_code gate_route_fault(const gate_attempt *attempt);
 
 /* ---- _status.c: counters in shared memory, and the page that shows them ---- */
 ngx_int_t gate_status_zone(ngx_conf_t *cf, gate_main *conf);
@@ -345,6 +414,7 @@ void gate_count_trouble(ngx_uint_t refused); /* a report, refused or otherwise n
 void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held);
 void gate_count_replay_bytes(ngx_int_t bytes);
 void gate_count_cache(http_cache_event event);
+void gate_count_rerouted(void);
 
 /* ---- _cache.c: stored answers, in memory that all workers share ---- */
 char *gate_cache_set(ngx_conf_t *cf, ngx_command_t *command, void *conf); /* once_replay_cache */
@@ -360,7 +430,8 @@ ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored_answer *found);
  * kept there at least, from now on.
  */
 void gate_cache_keep(const gate_attempt *attempt, const gate_stored_answer *answer, ngx_msec_t then, int64_t kept_ms);
-int64_t gate_cache_kept_ms(void); /* of an intent without its own retention; 0: unknown */
+/* of an intent without its own retention; 0: unknown */
+int64_t gate_cache_kept_ms(const gate_attempt *attempt);
 
 /* ---- _reply.c: stored answers and problems ---- */
 #define GATE_CHARSET "X-Accel-Charset" /* among stored headers: for nginx, never for a client */
@@ -389,6 +460,7 @@ size_t gate_key_shown(const gate_location *location, const char *text, u_char *o
 /* ---- _step.c: what happens to the request. Only this file sets `step` ---- */
 void gate_step_refuse(gate_attempt *attempt, http_problem problem, const char *detail);
 void gate_step_failed(gate_attempt *attempt, const once_error *error);   /* NULL: no memory */
+void gate_step_unserved(gate_attempt *attempt, once_code code);          /* no node serves it */
 void gate_step_decide(gate_attempt *attempt, const once_answer *answer); /* by its verdict alone */
 /* Then, unless it waits: the reply to a request that is replayed or refused. */
 void gate_step_finish(gate_attempt *attempt, const once_answer *answer);

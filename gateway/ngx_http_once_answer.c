@@ -515,7 +515,7 @@ static void warn_of_own_claim(const gate_attempt *attempt, ngx_http_request_t *r
 		ngx_log_error(
 		    NGX_LOG_WARN, r->connection->log, 0,
 		    "once: the service answered %d (%s) about a key that this gateway holds, scope=%s: if it protects "
-		    "the same scope itself, see \"In front of a client's middleware\" in docs/gateway.md",
+		    "the same scope itself, see \"In front of a client's middleware\" in docs/reference/gateway.md",
 		    status, status == 422 ? "mismatch" : "active", attempt->intent.scope);
 	}
 }

@@ -27,6 +27,7 @@ gate_attempt *gate_attempt_new(ngx_http_request_t *r, gate_location *location, g
 	attempt->location = location;
 	attempt->walk = walk;
 	attempt->stage = GATE_DONE; /* until it walks */
+	attempt->route.slot = GATE_NO_SLOT;
 	attempt->intent = (once_intent){.tenant = "", .scope = "", .key = ""};
 	attempt->policy = (http_policy){.doubt_retries = location->doubt_retries,
 	                                .waits = location->wait_ms > 0,

@@ -2,8 +2,8 @@
 /*
  * ngx_http_once_cache.c: stored answers, cached in memory that all workers share
  * (once_replay_cache). Only answers that no transition can change, and only while the workers are
- * certain of the server that holds them. Called by _claim.c, before it asks, and by the files that
- * get an answer from the database.
+ * certain of the server that holds them and, of several nodes, serves their tenant. Called by
+ * _claim.c, before it asks, and by the files that get an answer from the database.
  */
 #include "ngx_http_once.h"
 
@@ -21,6 +21,8 @@ enum {
 typedef struct gate_cached_answer {
 	ngx_rbtree_node_t node; /* by a hash of the intent's names */
 	ngx_queue_t queue;      /* the most recently used first */
+	ngx_uint_t source;      /* the node that has it, */
+	int64_t epoch;          /* since its slot was opened there so */
 	ngx_msec_t until;
 	unsigned char fingerprint[ONCE_FINGERPRINT_BYTES];
 	once_verdict verdict;
@@ -41,22 +43,27 @@ typedef struct gate_cached_answer {
 typedef struct gate_zone {
 	volatile ngx_uint_t locked; /* by a worker that is alive, or was killed */
 	uint64_t generation;        /* increased each time that all answers are dropped; never 0 */
-	uint64_t server;            /* the server of these answers; 0: none yet */
 	ngx_msec_t until;           /* the latest end of an answer */
 	ngx_uint_t count;
 	ngx_rbtree_t tree;
 	ngx_rbtree_node_t sentinel;
 	ngx_queue_t queue;
+	uint64_t servers[GATE_NODES_MAX]; /* the servers of these answers, by node; 0: none yet */
 } gate_zone;
+
+/* What a node is told. */
+typedef struct gate_news {
+	once_operation *operation; /* that reports hits to the database */
+	once_cached told;          /* by it */
+	once_cached untold;
+} gate_news;
 
 /* The state of one worker. */
 static struct {
 	gate_zone *zone; /* NULL: off */
 	ngx_slab_pool_t *pool;
 	ngx_event_t timer;
-	once_operation *operation; /* that reports hits to the database */
-	once_cached told;          /* by it */
-	once_cached untold;
+	gate_news news[GATE_NODES_MAX]; /* by node */
 } cache;
 
 /* ---- the zone ---- */
@@ -65,7 +72,7 @@ static struct {
 static void empty(gate_zone *zone, ngx_slab_pool_t *pool)
 {
 	zone->generation++;
-	zone->server = 0;
+	ngx_memzero(zone->servers, sizeof(zone->servers));
 	zone->until = 0;
 	zone->count = 0;
 	ngx_slab_init(pool);
@@ -179,13 +186,13 @@ static void unlock(void)
  * empties the cache. Others may still be connected to a server that is no longer primary, so all
  * must lead to the same one. If they do not, it is emptied each time.
  */
-static void heed_server(uint64_t server)
+static void heed_server(ngx_uint_t node, uint64_t server)
 {
-	if (cache.zone->server != server) {
-		if (cache.zone->server != 0) {
+	if (cache.zone->servers[node] != server) {
+		if (cache.zone->servers[node] != 0) {
 			throw_away();
 		}
-		cache.zone->server = server;
+		cache.zone->servers[node] = server;
 	}
 }
 
@@ -232,7 +239,10 @@ static gate_cached_answer *make_room(size_t bytes)
 
 /* Tenant, scope and key, each with its NUL. */
 enum {
-	NAMES_BYTES_MAX = 3 * (255 * 4 + 1)
+	/* spec: name-bytes */
+	NAME_BYTES_MAX = 255 * 4, /* of a scope or a tenant: its characters in UTF-8 */
+	/* end of spec */
+	NAMES_BYTES_MAX = 3 * (NAME_BYTES_MAX + 1)
 };
 
 typedef struct gate_names {
@@ -276,7 +286,14 @@ static ngx_uint_t is_of(const gate_cached_answer *cached, const gate_names *name
 
 static ngx_uint_t has_news(void)
 {
-	return cache.untold.replays + cache.untold.finals + cache.untold.mismatches > 0;
+	int64_t untold = 0;
+
+	for (ngx_uint_t i = 0; i < gate_node_count(); i++) {
+		const once_cached *news = &cache.news[i].untold;
+
+		untold += news->replays + news->finals + news->mismatches;
+	}
+	return untold > 0;
 }
 
 /* An ending worker waits until its hits are reported. */
@@ -287,35 +304,47 @@ static void stay_for_news(void)
 
 static void on_told(void *argument, const once_answer *answer, const once_error *error)
 {
-	(void)argument;
-	cache.operation = NULL;
+	gate_news *news = argument;
+
+	news->operation = NULL;
 	/* An ending worker tries once. */
 	if (answer == NULL && !ngx_exiting && (error == NULL || !once_error_outcome_unknown(error))) {
-		cache.untold.replays += cache.told.replays;
-		cache.untold.finals += cache.told.finals;
-		cache.untold.mismatches += cache.told.mismatches;
+		news->untold.replays += news->told.replays;
+		news->untold.finals += news->told.finals;
+		news->untold.mismatches += news->told.mismatches;
 	}
-	cache.told = (once_cached){0};
+	news->told = (once_cached){0};
 	stay_for_news();
 }
 
+static void tell(ngx_uint_t node)
+{
+	gate_news *news = &cache.news[node];
+
+	if (news->operation == NULL) {
+		news->told = news->untold;
+		news->untold = (once_cached){0};
+		if (once_batcher_count_cached(gate_batcher(node), &news->told, on_told, news, &news->operation, NULL) !=
+		    ONCE_OK) {
+			on_told(news, NULL, NULL);
+		}
+	}
+}
+
 /*
- * Once a second while there are answers, so that a lost server, or another one behind a pooler, is
- * noticed even if no request asks it anything.
+ * Once a second while there are answers, so that a lost server, another one behind a pooler, or a
+ * slot that has moved, is noticed even if no request asks it anything.
  */
 static void on_timer(ngx_event_t *event)
 {
-	if (gate_batcher() == NULL || (!has_news() && (ngx_msec_int_t)(cache.zone->until - ngx_current_msec) <= 0)) {
+	if (gate_node_count() == 0 || (!has_news() && (ngx_msec_int_t)(cache.zone->until - ngx_current_msec) <= 0)) {
 		return;
 	}
 	ngx_add_timer(event, TELL_MS);
-	if (cache.operation == NULL) {
-		cache.told = cache.untold;
-		cache.untold = (once_cached){0};
-		if (once_batcher_count_cached(gate_batcher(), &cache.told, on_told, NULL, &cache.operation, NULL) != ONCE_OK) {
-			on_told(NULL, NULL, NULL);
-		}
+	for (ngx_uint_t i = 0; i < gate_node_count(); i++) {
+		tell(i);
 	}
+	gate_nodes_refresh();
 	stay_for_news();
 }
 
@@ -351,31 +380,39 @@ void gate_cache_stop(void)
 	if (cache.timer.timer_set) {
 		ngx_del_timer(&cache.timer);
 	}
-	once_operation_forget(cache.operation);
-	cache.operation = NULL;
+	for (ngx_uint_t i = 0; i < gate_node_count(); i++) {
+		once_operation_forget(cache.news[i].operation);
+		cache.news[i].operation = NULL;
+	}
 	cache.zone = NULL;
 }
 
 /* ---- functions for the other files ---- */
 
-/* The server that all connections of this worker lead to; 0: none, or not certain. */
-static uint64_t own_server(int64_t *kept_ms)
+/* The node that serves an attempt's tenant, and the server that all connections to it lead to. */
+typedef struct gate_source {
+	ngx_uint_t node;
+	int64_t epoch;
+	uint64_t server; /* 0: none, or not certain */
+	int64_t kept_ms;
+} gate_source;
+
+static gate_source source_of(const gate_attempt *attempt)
 {
+	gate_source source = {0};
 	once_batcher_statistics statistics = {0};
 
-	if (gate_batcher() != NULL) {
-		once_batcher_count(gate_batcher(), &statistics);
+	if (gate_route_node(attempt, &source.node, &source.epoch) == NGX_OK) {
+		once_batcher_count(gate_batcher(source.node), &statistics);
 	}
-	*kept_ms = statistics.server == 0 ? 0 : statistics.retention_ms;
-	return statistics.server;
+	source.server = statistics.server;
+	source.kept_ms = statistics.server == 0 ? 0 : statistics.retention_ms;
+	return source;
 }
 
-int64_t gate_cache_kept_ms(void)
+int64_t gate_cache_kept_ms(const gate_attempt *attempt)
 {
-	int64_t kept_ms;
-
-	(void)own_server(&kept_ms);
-	return kept_ms;
+	return source_of(attempt).kept_ms;
 }
 
 /* Copied: the zone's content may be gone as soon as it is unlocked. */
@@ -394,12 +431,16 @@ static void lend(const gate_cached_answer *cached, gate_stored_answer *found)
 	                              .trace = trace};
 }
 
-static ngx_int_t find(const gate_names *names, const once_fingerprint *fingerprint, gate_stored_answer *found)
+static ngx_int_t find(const gate_names *names, const gate_source *source, const once_fingerprint *fingerprint,
+                      gate_stored_answer *found)
 {
 	gate_cached_answer *cached = find_cached(names->hash);
 
 	if (cached == NULL || !is_of(cached, names)) {
 		return NGX_DECLINED;
+	}
+	if (cached->source != source->node || cached->epoch != source->epoch) {
+		return NGX_DECLINED; /* the slot has moved, or this worker does not know yet that it has */
 	}
 	if ((ngx_msec_int_t)(cached->until - ngx_current_msec) <= 0) {
 		forget(cached);
@@ -414,7 +455,7 @@ static ngx_int_t find(const gate_names *names, const once_fingerprint *fingerpri
 	return NGX_OK;
 }
 
-static void count(ngx_int_t rc, const gate_stored_answer *found)
+static void count(ngx_int_t rc, const gate_stored_answer *found, once_cached *untold)
 {
 	if (rc == NGX_DECLINED) {
 		gate_count_cache(HTTP_CACHE_MISS);
@@ -422,11 +463,11 @@ static void count(ngx_int_t rc, const gate_stored_answer *found)
 	}
 	gate_count_cache(rc == NGX_OK ? HTTP_CACHE_HIT : HTTP_CACHE_MISMATCH);
 	if (rc == NGX_ABORT) {
-		cache.untold.mismatches++;
+		untold->mismatches++;
 	} else if (found->verdict == ONCE_FINAL_FAILURE_STORED) {
-		cache.untold.finals++;
+		untold->finals++;
 	} else {
-		cache.untold.replays++;
+		untold->replays++;
 	}
 	tell_later();
 }
@@ -435,23 +476,24 @@ ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored_answer *found)
 {
 	ngx_int_t rc = NGX_DECLINED;
 	gate_names names;
-	int64_t kept_ms;
-	uint64_t server;
+	gate_source source;
 
 	attempt->claim.generation = 0;
 	if (cache.zone == NULL) {
 		return NGX_DECLINED;
 	}
-	server = own_server(&kept_ms);
-	if (server != 0 && take_names(&names, &attempt->intent)) {
+	source = source_of(attempt);
+	attempt->claim.node = source.node;
+	attempt->claim.epoch = source.epoch;
+	if (source.server != 0 && take_names(&names, &attempt->intent)) {
 		lock();
-		heed_server(server);
+		heed_server(source.node, source.server);
 		attempt->claim.generation = cache.zone->generation;
-		rc = find(&names, &attempt->request.fingerprint, found);
+		rc = find(&names, &source, &attempt->request.fingerprint, found);
 		unlock();
 	}
 	attempt->claim.cached = rc == NGX_DECLINED ? GATE_CACHE_MISS : GATE_CACHE_HIT;
-	count(rc, found);
+	count(rc, found, &cache.news[source.node].untold);
 	return rc;
 }
 
@@ -462,6 +504,8 @@ static void fill(gate_cached_answer *cached, const gate_attempt *attempt, const 
 
 	cached->node.key = names->hash;
 	ngx_memcpy(cached->fingerprint, attempt->request.fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
+	cached->source = attempt->claim.node;
+	cached->epoch = attempt->claim.epoch;
 	cached->verdict = answer->verdict;
 	cached->state = answer->state;
 	cached->status = answer->status;
@@ -500,18 +544,19 @@ void gate_cache_keep(const gate_attempt *attempt, const gate_stored_answer *answ
 {
 	ngx_msec_t until = then + (ngx_msec_t)ngx_min(kept_ms, KEPT_MS_MAX);
 	gate_names names;
-	int64_t unused;
-	uint64_t server;
+	gate_source source;
 
 	if (cache.zone == NULL || attempt->claim.generation == 0 || kept_ms <= 0 ||
 	    (ngx_msec_int_t)(until - ngx_current_msec) <= 0 || answer->body.length > BODY_BYTES_MAX ||
 	    ngx_strlen(answer->headers) >= HEADERS_BYTES_MAX || !take_names(&names, &attempt->intent)) {
 		return;
 	}
-	server = own_server(&unused);
+	source = source_of(attempt);
 	lock();
-	/* Since the request for it, no connection was lost, and the server is the same. */
-	if (attempt->claim.generation == cache.zone->generation && server != 0 && server == cache.zone->server) {
+	/* Since the request no connection was lost, and the node and its server are the same. */
+	if (attempt->claim.generation == cache.zone->generation && source.node == attempt->claim.node &&
+	    source.epoch == attempt->claim.epoch && source.server != 0 &&
+	    source.server == cache.zone->servers[source.node]) {
 		keep(attempt, &names, answer, until);
 	}
 	unlock();

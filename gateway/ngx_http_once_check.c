@@ -2,7 +2,7 @@
 /*
  * ngx_http_once_check.c: configurations of a protected location that nginx -t refuses, because an
  * effect could happen twice, an answer could be another caller's or not be replayed. Each refusal
- * gives the reason and what to write instead; docs/gateway.md lists them. Called once all
+ * gives the reason and what to write instead; docs/reference/gateway.md lists them. Called once all
  * configurations are merged.
  */
 #include "ngx_http_once.h"

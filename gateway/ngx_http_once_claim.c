@@ -13,6 +13,8 @@ static ngx_queue_t lists[LISTS];
 static ngx_uint_t waiting;
 
 static void wait_start(gate_attempt *attempt);
+static void submit_claim(gate_attempt *attempt);
+static void submit_release(gate_attempt *attempt);
 
 static ngx_queue_t *list_of(const once_intent *intent)
 {
@@ -31,27 +33,41 @@ static void on_released(void *argument, const once_answer *answer, const once_er
 	gate_attempt *attempt = argument;
 
 	attempt->claim.operation = NULL;
+	if (answer == NULL && gate_route_moved(attempt, error)) {
+		gate_count_rerouted();
+		gate_route_ask(attempt, submit_release);
+		return;
+	}
 	if (answer == NULL) {
 		gate_attempt_log(attempt, "release_failed", error);
 	}
 	attempt->walk(attempt, GATE_RELEASED);
 }
 
-void gate_claim_release(gate_attempt *attempt)
+static void submit_release(gate_attempt *attempt)
 {
+	once_batcher *batcher = gate_batcher_of(attempt);
 	once_error *error = NULL;
 
-	assert(attempt->claim.fence > 0 && attempt->claim.operation == NULL);
-	if (gate_batcher() == NULL) {
+	if (batcher == NULL) {
 		attempt->walk(attempt, GATE_RELEASED);
 		return;
 	}
-	gate_attempt_log(attempt, "abandon", NULL);
-	if (once_batcher_release(gate_batcher(), &attempt->intent, attempt->claim.fence, on_released, attempt,
+	if (once_batcher_release(batcher, &attempt->intent, attempt->claim.fence, on_released, attempt,
 	                         &attempt->claim.operation, &error) != ONCE_OK) {
 		on_released(attempt, NULL, error);
 		once_error_free(error);
 	}
+}
+
+void gate_claim_release(gate_attempt *attempt)
+{
+	assert(attempt->claim.fence > 0 && attempt->claim.operation == NULL);
+	if (gate_node_count() > 0) {
+		gate_attempt_log(attempt, "abandon", NULL);
+	}
+	attempt->route.moved = 0;
+	gate_route_find(attempt, submit_release);
 }
 
 /*
@@ -74,6 +90,12 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 	gate_attempt *attempt = argument;
 
 	attempt->claim.operation = NULL;
+	/* A request whose client has left is not worth another claim. */
+	if (answer == NULL && attempt->r != NULL && gate_route_moved(attempt, error)) {
+		gate_count_rerouted();
+		gate_route_ask(attempt, submit_claim);
+		return;
+	}
 	attempt->claim.waited_ms = ngx_current_msec - attempt->claim.started;
 	remember_trace(attempt, answer);
 	if (answer == NULL) {
@@ -81,6 +103,7 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 		attempt->walk(attempt, GATE_STEP);
 		return;
 	}
+	attempt->route.moved = 0;
 	attempt->claim.verdict = once_answer_verdict(answer);
 	attempt->claim.state = once_answer_state(answer);
 	attempt->claim.fence = once_answer_may_run(answer) ? once_answer_fence(answer) : 0;
@@ -121,27 +144,49 @@ static ngx_uint_t claim_cached(gate_attempt *attempt)
 	return 1;
 }
 
-void gate_claim_start(gate_attempt *attempt)
+static void claim_unserved(gate_attempt *attempt)
+{
+	attempt->claim.waited_ms = ngx_current_msec - attempt->claim.started;
+	remember_trace(attempt, NULL);
+	gate_step_unserved(attempt, gate_route_fault(attempt));
+	attempt->walk(attempt, GATE_STEP);
+}
+
+static void submit_claim(gate_attempt *attempt)
 {
 	gate_location *location = attempt->location;
+	once_batcher *batcher = gate_batcher_of(attempt);
 	once_error *error = NULL;
 
-	assert(attempt->claim.operation == NULL && !attempt->claim.queued);
-	if (attempt->claim.started == 0) {
-		attempt->claim.started = ngx_current_msec;
-	}
-	attempt->claim.asked = ngx_current_msec;
-	if (claim_cached(attempt)) {
+	if (batcher == NULL && gate_node_count() > 0) {
+		claim_unserved(attempt);
 		return;
 	}
 	attempt->policy.waits = ngx_current_msec - attempt->claim.started < location->wait_ms;
 	attempt->intent.on_stale = attempt->policy.doubt_retries ? ONCE_ON_STALE_TAKEOVER : ONCE_ON_STALE_IN_DOUBT;
-	if (once_batcher_claim(gate_batcher(), &attempt->intent, &attempt->request.fingerprint, gate_owner(),
+	if (once_batcher_claim(batcher, &attempt->intent, &attempt->request.fingerprint, gate_owner(),
 	                       (int64_t)location->lease_ms, (int64_t)location->retention_ms, on_claimed, attempt,
 	                       &attempt->claim.operation, &error) != ONCE_OK) {
 		on_claimed(attempt, NULL, error);
 		once_error_free(error);
 	}
+}
+
+static void claim(gate_attempt *attempt)
+{
+	attempt->claim.asked = ngx_current_msec;
+	if (!claim_cached(attempt)) {
+		submit_claim(attempt);
+	}
+}
+
+void gate_claim_start(gate_attempt *attempt)
+{
+	assert(attempt->claim.operation == NULL && !attempt->claim.queued);
+	if (attempt->claim.started == 0) {
+		attempt->claim.started = ngx_current_msec;
+	}
+	gate_route_find(attempt, claim);
 }
 
 /* ---- waiting ---- */
@@ -162,6 +207,7 @@ static void wait_end(gate_attempt *attempt)
 
 void gate_claim_stop(gate_attempt *attempt)
 {
+	gate_route_stop(attempt);
 	if (attempt->claim.queued) {
 		wait_end(attempt);
 	}
@@ -201,11 +247,11 @@ static void on_looked(void *argument, const once_answer *answer, const once_erro
 static void on_wait_timer(ngx_event_t *event)
 {
 	gate_attempt *attempt = gate_attempt_at(event, claim.timer);
+	once_batcher *batcher = gate_batcher_of(attempt);
 
 	/* Does not hold a connection: it is a look-up among others in a batch. */
 	if (ngx_current_msec - attempt->claim.started >= attempt->location->wait_ms ||
-	    once_batcher_peek(gate_batcher(), &attempt->intent, on_looked, attempt, &attempt->claim.operation, NULL) !=
-	        ONCE_OK) {
+	    once_batcher_peek(batcher, &attempt->intent, on_looked, attempt, &attempt->claim.operation, NULL) != ONCE_OK) {
 		on_looked(attempt, NULL, NULL);
 	}
 }
@@ -248,7 +294,7 @@ void gate_claim_wake(const once_intent *intent)
 {
 	gate_attempt *attempt;
 
-	while (waiting > 0 && gate_batcher() != NULL && (attempt = find_waiting(intent)) != NULL) {
+	while (waiting > 0 && gate_node_count() > 0 && (attempt = find_waiting(intent)) != NULL) {
 		claim_again(attempt);
 	}
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_database.c: a worker's batcher on nginx's events and timers. libpq opens and closes
- * its sockets itself, so nginx gets each only between watch and forget.
+ * ngx_http_once_database.c: a worker's batchers on nginx's events and timers: one for the database,
+ * or for each of several nodes. libpq opens and closes its sockets itself, so nginx gets each only
+ * between watch and forget.
  */
 #include "ngx_http_once.h"
 
@@ -10,25 +11,36 @@
 #include <unistd.h>
 
 enum {
-	CONNECTIONS = 2
+	CONNECTIONS = 4 /* two, and two more where commits take long */
 };
+
+typedef struct gate_node gate_node;
 
 typedef struct gate_link {
 	ngx_connection_t *watched; /* NULL: none */
+	gate_node *node;
 	int number;
 } gate_link;
 
-/* A process has one worker; nginx has no other place for state of a process. */
-static struct {
+struct gate_node {
 	once_batcher *batcher;
 	gate_link links[CONNECTIONS];
 	ngx_event_t timer;
 	ngx_event_t deferred;
+	uint64_t losses; /* those reported */
+};
+
+/* A process has one worker; nginx has no other place for state of a process. */
+static struct {
+	gate_node *nodes;
+	ngx_uint_t made;  /* how many have a batcher, */
+	ngx_uint_t count; /* and may be used: 0 when the worker ends */
 	char owner[128];
 	ngx_log_t *log;
-	uint64_t losses; /* those reported */
 	void (*lost)(void);
 } worker;
+
+#define NODE_AT(event, member) ((gate_node *)((u_char *)(event)-offsetof(gate_node, member)))
 
 void gate_database_on_loss(void (*lost)(void))
 {
@@ -36,16 +48,16 @@ void gate_database_on_loss(void (*lost)(void))
 }
 
 /* Connections are lost in the events below, and nowhere else. */
-static void heed_losses(void)
+static void heed_losses(gate_node *node)
 {
 	once_batcher_statistics statistics;
 
-	if (worker.batcher == NULL || worker.lost == NULL) {
+	if (worker.count == 0 || worker.lost == NULL) {
 		return;
 	}
-	once_batcher_count(worker.batcher, &statistics);
-	if (statistics.losses != worker.losses) {
-		worker.losses = statistics.losses;
+	once_batcher_count(node->batcher, &statistics);
+	if (statistics.losses != node->losses) {
+		node->losses = statistics.losses;
 		worker.lost();
 	}
 }
@@ -55,22 +67,24 @@ static void on_ready(ngx_event_t *event)
 	ngx_connection_t *c = event->data;
 	gate_link *link = c->data;
 
-	once_batcher_ready(worker.batcher, link->number, !event->write, event->write);
-	heed_losses();
+	once_batcher_ready(link->node->batcher, link->number, !event->write, event->write);
+	heed_losses(link->node);
 }
 
 static void on_timer(ngx_event_t *event)
 {
-	(void)event;
-	once_batcher_tick(worker.batcher);
-	heed_losses();
+	gate_node *node = NODE_AT(event, timer);
+
+	once_batcher_tick(node->batcher);
+	heed_losses(node);
 }
 
 static void on_deferred(ngx_event_t *event)
 {
-	(void)event;
-	once_batcher_flush(worker.batcher);
-	heed_losses();
+	gate_node *node = NODE_AT(event, deferred);
+
+	once_batcher_flush(node->batcher);
+	heed_losses(node);
 }
 
 static void unwatch(gate_link *link)
@@ -106,17 +120,19 @@ static void unwatch(gate_link *link)
 	c->fd = (ngx_socket_t)-1;
 }
 
-static void unwatch_all(void)
+static void unwatch_all(gate_node *node)
 {
 	for (int i = 0; i < CONNECTIONS; i++) {
-		unwatch(&worker.links[i]);
+		unwatch(&node->links[i]);
 	}
 }
 
 static void forget(void *context, int connection, int fd)
 {
-	(void)context, (void)fd;
-	unwatch(&worker.links[connection]);
+	gate_node *node = context;
+
+	(void)fd;
+	unwatch(&node->links[connection]);
 }
 
 static ngx_int_t set_event(ngx_event_t *event, ngx_int_t kind, bool wanted)
@@ -136,10 +152,10 @@ static ngx_int_t set_event(ngx_event_t *event, ngx_int_t kind, bool wanted)
  */
 static void watch(void *context, int connection, int fd, bool read, bool write)
 {
-	gate_link *link = &worker.links[connection];
+	gate_node *node = context;
+	gate_link *link = &node->links[connection];
 	ngx_connection_t *c = link->watched;
 
-	(void)context;
 	if (c != NULL && c->fd != fd) {
 		unwatch(link);
 		c = NULL;
@@ -165,25 +181,26 @@ static void watch(void *context, int connection, int fd, bool read, bool write)
 static void timer(void *context, int64_t due_ms, bool idle)
 {
 	int64_t now = (int64_t)ngx_current_msec;
+	gate_node *node = context;
 
-	(void)context;
 	/* Deleted first: nginx keeps a timer that differs by less than 300 ms. */
-	if (worker.timer.timer_set) {
-		ngx_del_timer(&worker.timer);
+	if (node->timer.timer_set) {
+		ngx_del_timer(&node->timer);
 	}
 	if (due_ms == ONCE_NEVER) {
 		return;
 	}
 	/* An ending worker waits for timers that cannot be cancelled, so a reload loses no report. */
-	worker.timer.cancelable = idle;
+	node->timer.cancelable = idle;
 	/* due_ms may be INT64_MIN, from which nothing can be subtracted. */
-	ngx_add_timer(&worker.timer, due_ms <= now ? 0 : (ngx_msec_t)(due_ms - now));
+	ngx_add_timer(&node->timer, due_ms <= now ? 0 : (ngx_msec_t)(due_ms - now));
 }
 
 static void defer(void *context)
 {
-	(void)context;
-	ngx_post_event(&worker.deferred, &ngx_posted_events);
+	gate_node *node = context;
+
+	ngx_post_event(&node->deferred, &ngx_posted_events);
 }
 
 static int64_t now_ms(void *context)
@@ -201,10 +218,10 @@ void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler)
 	event->data = &nobody; /* nginx's debug messages look for a descriptor there */
 }
 
-ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
+static ngx_int_t start_node(gate_node *node, const gate_main *conf, const char *conninfo)
 {
 	once_loop loop = {
-	    .context = &worker, .watch = watch, .forget = forget, .timer = timer, .defer = defer, .now_ms = now_ms};
+	    .context = node, .watch = watch, .forget = forget, .timer = timer, .defer = defer, .now_ms = now_ms};
 	once_batcher_options options = {.operation_timeout_ms = (int64_t)conf->timeout_ms,
 	                                .answer_timeout_ms = (int64_t)conf->timeout_ms,
 	                                .connect_timeout_ms = (int64_t)conf->timeout_ms,
@@ -213,47 +230,76 @@ ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 	                                .batch_bytes_max = conf->batch_bytes_max,
 	                                .prepare = conf->prepare == 1,
 	                                .impatient = true,
-	                                .caches = conf->cache_zone != NULL};
+	                                .caches = conf->cache_zone != NULL,
+	                                .divided = conf->nodes.nelts > 1,
+	                                .connections_max = CONNECTIONS};
 	once_error *error = NULL;
 
-	worker.log = cycle->log;
-	gate_event_init(&worker.timer, on_timer);
-	gate_event_init(&worker.deferred, on_deferred);
+	gate_event_init(&node->timer, on_timer);
+	gate_event_init(&node->deferred, on_deferred);
 	for (int i = 0; i < CONNECTIONS; i++) {
-		worker.links[i] = (gate_link){.number = i};
+		node->links[i] = (gate_link){.node = node, .number = i};
 	}
-	snprintf(worker.owner, sizeof(worker.owner), "%.*s:%d", (int)ngx_min(cycle->hostname.len, 100),
-	         (const char *)cycle->hostname.data, (int)ngx_pid);
-	if (once_batcher_open((const char *)conf->conninfo.data, &loop, &options, &worker.batcher, &error) != ONCE_OK) {
-		ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "once: %s", once_error_message(error));
+	if (once_batcher_open(conninfo, &loop, &options, &node->batcher, &error) != ONCE_OK) {
+		ngx_log_error(NGX_LOG_EMERG, worker.log, 0, "once: %s", once_error_message(error));
 		once_error_free(error);
 		return NGX_ERROR;
 	}
 	return NGX_OK;
 }
 
-void gate_database_stop(void)
+ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 {
-	once_batcher *batcher = worker.batcher;
+	gate_node_conf *nodes = conf->nodes.elts;
 
-	if (batcher == NULL) {
-		return;
+	worker.log = cycle->log;
+	snprintf(worker.owner, sizeof(worker.owner), "%.*s:%d", (int)ngx_min(cycle->hostname.len, 100),
+	         (const char *)cycle->hostname.data, (int)ngx_pid);
+	worker.nodes = ngx_calloc(conf->nodes.nelts * sizeof(gate_node), cycle->log);
+	if (worker.nodes == NULL) {
+		return NGX_ERROR;
 	}
-	worker.batcher = NULL;
-	unwatch_all(); /* before libpq closes the descriptors */
-	once_batcher_close(batcher);
-	unwatch_all();
-	if (worker.timer.timer_set) {
-		ngx_del_timer(&worker.timer);
+	for (; worker.made < conf->nodes.nelts; worker.made++) {
+		if (start_node(&worker.nodes[worker.made], conf, (const char *)nodes[worker.made].conninfo.data) != NGX_OK) {
+			return NGX_ERROR;
+		}
 	}
-	if (worker.deferred.posted) {
-		ngx_delete_posted_event(&worker.deferred);
+	worker.count = worker.made;
+	return NGX_OK;
+}
+
+static void stop_node(gate_node *node)
+{
+	unwatch_all(node); /* before libpq closes the descriptors */
+	once_batcher_close(node->batcher);
+	unwatch_all(node);
+	if (node->timer.timer_set) {
+		ngx_del_timer(&node->timer);
+	}
+	if (node->deferred.posted) {
+		ngx_delete_posted_event(&node->deferred);
 	}
 }
 
-once_batcher *gate_batcher(void)
+void gate_database_stop(void)
 {
-	return worker.batcher;
+	worker.count = 0; /* the callbacks of operations that end now submit no others */
+	for (ngx_uint_t i = 0; i < worker.made; i++) {
+		stop_node(&worker.nodes[i]);
+	}
+	worker.made = 0;
+	ngx_free(worker.nodes);
+	worker.nodes = NULL;
+}
+
+ngx_uint_t gate_node_count(void)
+{
+	return worker.count;
+}
+
+once_batcher *gate_batcher(ngx_uint_t node)
+{
+	return node < worker.count ? worker.nodes[node].batcher : NULL;
 }
 
 const char *gate_owner(void)

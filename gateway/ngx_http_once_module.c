@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * ngx_http_once_module.c: the directives, how they are inherited, and where nginx calls the module.
- * docs/gateway.md describes each directive; a test compares the two.
+ * tools/directives.py makes docs/reference/directives.md of it and of spec/directives.json.
  */
 #include "ngx_http_once.h"
 
@@ -33,101 +33,6 @@ static ngx_conf_bitmask_t stored[] = {{ngx_string("2xx"), HTTP_STORED_2XX << 1},
                                       {ngx_null_string, 0}};
 
 /* ---- one directive each ---- */
-
-static ngx_uint_t is_address(const char *host)
-{
-	return host[0] == '/' || host[0] == '@' ||
-	       ngx_inet_addr((u_char *)(uintptr_t)host, ngx_strlen(host)) != INADDR_NONE || ngx_strchr(host, ':') != NULL;
-}
-
-/* For a host name libpq calls the resolver at each connect, and all the worker's requests wait. */
-static void warn_of_names(ngx_conf_t *cf, const PQconninfoOption *options)
-{
-	const char *host = NULL, *address = NULL;
-
-	for (const PQconninfoOption *option = options; option->keyword != NULL; option++) {
-		if (ngx_strcmp(option->keyword, "host") == 0) {
-			host = option->val;
-		} else if (ngx_strcmp(option->keyword, "hostaddr") == 0) {
-			address = option->val;
-		}
-	}
-	if (host != NULL && host[0] != '\0' && (address == NULL || address[0] == '\0') && !is_address(host)) {
-		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-		                   "once_database: looking up the name \"%s\" blocks the whole worker: add hostaddr=, "
-		                   "or name a socket directory",
-		                   host);
-	}
-}
-
-/* A connection string, or a file that contains one: a path that begins with a slash. */
-static char *read_conninfo(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *conninfo)
-{
-	u_char text[4096];
-	ngx_fd_t fd;
-	ssize_t length;
-
-	if (value->len == 0) {
-		return "is empty: write a connection string, or the path of a file with one";
-	}
-	if (value->data[0] != '/') {
-		*conninfo = *value; /* the parser of the configuration has terminated it */
-		return NGX_CONF_OK;
-	}
-	fd = ngx_open_file(value->data, NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
-	if (fd == NGX_INVALID_FILE) {
-		ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno, "once_database: the file \"%V\" cannot be opened", value);
-		return NGX_CONF_ERROR;
-	}
-	length = ngx_read_fd(fd, text, sizeof(text));
-	(void)ngx_close_file(fd);
-	while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r' || text[length - 1] == ' ')) {
-		length--;
-	}
-	if (length <= 0 || (size_t)length == sizeof(text) || ngx_strlchr(text, text + length, '\0') != NULL) {
-		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-		                   "once_database: the file \"%V\" must contain one connection string of less than %uz bytes",
-		                   value, sizeof(text));
-		return NGX_CONF_ERROR;
-	}
-	conninfo->data = ngx_pnalloc(cf->pool, (size_t)length + 1);
-	if (conninfo->data == NULL) {
-		return NGX_CONF_ERROR;
-	}
-	conninfo->len = (size_t)length;
-	*ngx_cpymem(conninfo->data, text, length) = '\0';
-	return NGX_CONF_OK;
-}
-
-static char *set_database(ngx_conf_t *cf, ngx_command_t *command, void *conf)
-{
-	gate_main *main = conf;
-	ngx_str_t *value = cf->args->elts;
-	PQconninfoOption *options;
-	char *fault = NULL, *rc;
-
-	(void)command;
-	if (main->conninfo.data != NULL) {
-		return "is duplicate";
-	}
-	rc = read_conninfo(cf, &value[1], &main->conninfo);
-	if (rc != NGX_CONF_OK) {
-		return rc;
-	}
-	options = PQconninfoParse((const char *)main->conninfo.data, &fault);
-	if (options == NULL) {
-		/* The full message may quote the string, which may contain a password. */
-		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-		                   "once_database: libpq cannot read this connection string%s: write keyword=value pairs or a "
-		                   "postgresql:// URI, or the absolute path of a file that contains one",
-		                   fault == NULL ? " (no memory)" : "");
-		PQfreemem(fault);
-		return NGX_CONF_ERROR;
-	}
-	warn_of_names(cf, options);
-	PQconninfoFree(options);
-	return NGX_CONF_OK;
-}
 
 static ngx_http_complex_value_t *compile(ngx_conf_t *cf, ngx_str_t *text)
 {
@@ -353,7 +258,8 @@ static ngx_conf_num_bounds_t batch_max_bounds = {ngx_conf_check_num_bounds, 1, 6
 	}
 
 static ngx_command_t commands[] = {
-    MAIN_DIRECTIVE("once_database", NGX_CONF_TAKE1, set_database, conninfo, NULL),
+    MAIN_DIRECTIVE("once_database", NGX_CONF_TAKE1, gate_database_set, nodes, NULL),
+    MAIN_DIRECTIVE("once_nodes", NGX_CONF_TAKE1, gate_nodes_set, nodes, NULL),
     MAIN_DIRECTIVE("once_timeout", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, timeout_ms, NULL),
     MAIN_DIRECTIVE("once_prepare", NGX_CONF_FLAG, ngx_conf_set_flag_slot, prepare, NULL),
     MAIN_DIRECTIVE("once_batch_max", NGX_CONF_TAKE1, ngx_conf_set_num_slot, batch_max, &batch_max_bounds),
@@ -400,7 +306,8 @@ static void *create_main(ngx_conf_t *cf)
 		conf->batch_max = NGX_CONF_UNSET_UINT;
 		conf->batch_bytes_max = conf->replay_bytes_max = NGX_CONF_UNSET_SIZE;
 		conf->prepare = NGX_CONF_UNSET;
-		if (ngx_array_init(&conf->locations, cf->pool, 8, sizeof(gate_place)) != NGX_OK) {
+		if (ngx_array_init(&conf->locations, cf->pool, 8, sizeof(gate_place)) != NGX_OK ||
+		    ngx_array_init(&conf->nodes, cf->pool, 1, sizeof(gate_node_conf)) != NGX_OK) {
 			return NULL;
 		}
 	}
@@ -593,10 +500,10 @@ static ngx_int_t hook(ngx_conf_t *cf)
 	ngx_http_core_main_conf_t *core = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 	gate_main *conf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
 
-	if (conf->locations.nelts == 0 && conf->conninfo.data == NULL) {
+	if (conf->locations.nelts == 0 && conf->nodes.nelts == 0) {
 		return NGX_OK;
 	}
-	if (conf->conninfo.data == NULL) {
+	if (conf->nodes.nelts == 0) {
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
 		                   "once is on, but there is no once_database, the database of the intents: add it to http");
 		return NGX_ERROR;
@@ -618,13 +525,14 @@ static ngx_int_t start(ngx_cycle_t *cycle)
 {
 	gate_main *conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_once_module);
 
-	if (conf == NULL || conf->conninfo.data == NULL ||
+	if (conf == NULL || conf->nodes.nelts == 0 ||
 	    (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)) {
 		return NGX_OK;
 	}
 	if (gate_database_start(cycle, conf) != NGX_OK) {
 		return NGX_ERROR;
 	}
+	gate_nodes_start(conf);
 	gate_status_start(conf);
 	gate_cache_start(conf);
 	return NGX_OK;

@@ -15,15 +15,33 @@ enum {
 
 static void send_report(gate_attempt *attempt);
 
+/* Sends an operation again, once, to the node that serves the slot by now. 0: it stays failed. */
+static ngx_uint_t send_elsewhere(gate_attempt *attempt, const once_error *error, gate_then send)
+{
+	if (!gate_route_moved(attempt, error)) {
+		return 0;
+	}
+	gate_count_rerouted();
+	gate_route_ask(attempt, send);
+	return 1;
+}
+
 /* ---- the lease ---- */
+
+static void renew(gate_attempt *attempt);
 
 static void on_renewed(void *argument, const once_answer *answer, const once_error *error)
 {
 	gate_attempt *attempt = argument;
 
 	attempt->report.renewal = NULL;
+	if (answer == NULL && send_elsewhere(attempt, error, renew)) {
+		return;
+	}
+	attempt->route.moved = 0;
 	if (answer == NULL) {
 		gate_attempt_log(attempt, "renew_failed", error);
+		gate_nodes_look();
 	} else if (once_answer_verdict(answer) == ONCE_REPORT_REFUSED) {
 		attempt->report.lease_lost = 1;
 		gate_attempt_log(attempt, "lease_lost", NULL);
@@ -32,16 +50,23 @@ static void on_renewed(void *argument, const once_answer *answer, const once_err
 	ngx_add_timer(&attempt->report.renew_timer, attempt->location->lease_ms / 3);
 }
 
-static void on_renew_timer(ngx_event_t *event)
+static void renew(gate_attempt *attempt)
 {
-	gate_attempt *attempt = gate_attempt_at(event, report.renew_timer);
+	once_batcher *batcher = gate_batcher_of(attempt);
 	once_error *error = NULL;
 
-	if (once_batcher_renew(gate_batcher(), &attempt->intent, attempt->claim.fence, (int64_t)attempt->location->lease_ms,
-	                       on_renewed, attempt, &attempt->report.renewal, &error) != ONCE_OK) {
+	if (batcher == NULL) {
+		on_renewed(attempt, NULL, NULL); /* no node serves it at the moment */
+	} else if (once_batcher_renew(batcher, &attempt->intent, attempt->claim.fence, (int64_t)attempt->location->lease_ms,
+	                              on_renewed, attempt, &attempt->report.renewal, &error) != ONCE_OK) {
 		on_renewed(attempt, NULL, error);
 		once_error_free(error);
 	}
+}
+
+static void on_renew_timer(ngx_event_t *event)
+{
+	gate_route_find(gate_attempt_at(event, report.renew_timer), renew);
 }
 
 void gate_lease_start(gate_attempt *attempt)
@@ -62,6 +87,7 @@ void gate_lease_stop(gate_attempt *attempt)
 	if (attempt->report.renew_timer.timer_set) {
 		ngx_del_timer(&attempt->report.renew_timer);
 	}
+	gate_route_stop(attempt);
 	once_operation_forget(attempt->report.renewal);
 	attempt->report.renewal = NULL;
 }
@@ -139,11 +165,16 @@ static void take_answer(gate_attempt *attempt, const once_answer *answer)
 	}
 }
 
+static void ask(gate_attempt *attempt);
+
 static void on_asked(void *argument, const once_answer *answer, const once_error *error)
 {
 	gate_attempt *attempt = argument;
 
 	attempt->report.operation = NULL;
+	if (answer == NULL && send_elsewhere(attempt, error, ask)) {
+		return;
+	}
 	if (answer == NULL) {
 		gate_attempt_log(attempt, "ask_failed", error);
 	}
@@ -163,12 +194,12 @@ static void ask(gate_attempt *attempt)
 {
 	once_error *error = NULL;
 
-	if (!attempt->report.awaited || gate_batcher() == NULL) {
+	if (!attempt->report.awaited || gate_node_count() == 0) {
 		attempt->walk(attempt, GATE_REPORTED);
 		return;
 	}
-	if (once_batcher_peek(gate_batcher(), &attempt->intent, on_asked, attempt, &attempt->report.operation, &error) !=
-	    ONCE_OK) {
+	if (once_batcher_peek(gate_batcher_of(attempt), &attempt->intent, on_asked, attempt, &attempt->report.operation,
+	                      &error) != ONCE_OK) {
 		/* In a separate turn of the loop: a filter may be on the stack. */
 		attempt->report.operation = NULL;
 		gate_attempt_log(attempt, "ask_failed", error);
@@ -202,7 +233,8 @@ static void on_retry(ngx_event_t *event)
 		attempt->walk(attempt, GATE_REPORTED);
 		return;
 	}
-	send_report(attempt);
+	attempt->route.moved = 0;
+	gate_route_find(attempt, send_report);
 }
 
 static void try_again(gate_attempt *attempt, const once_error *error)
@@ -211,6 +243,7 @@ static void try_again(gate_attempt *attempt, const once_error *error)
 		gate_attempt_log(attempt, "report_failed", error);
 		gate_count_trouble(0);
 	}
+	gate_nodes_look();
 	/* In a separate turn of the loop: a filter may be on the stack. */
 	attempt->report.lost = error != NULL && !once_error_retriable(error) && once_error_code(error) != ONCE_DEADLINE &&
 	                       !once_error_outcome_unknown(error);
@@ -253,7 +286,7 @@ static void cache_answer(const gate_attempt *attempt)
 
 	if (keeps_answer(attempt) && attempt->claim.verdict == ONCE_NEW_CLAIM) {
 		gate_cache_keep(attempt, &answer, attempt->report.started,
-		                location->retention_ms > 0 ? (int64_t)location->retention_ms : gate_cache_kept_ms());
+		                location->retention_ms > 0 ? (int64_t)location->retention_ms : gate_cache_kept_ms(attempt));
 	}
 }
 
@@ -277,9 +310,12 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 		return;
 	}
 	if (error != NULL) {
-		try_again(attempt, error);
+		if (!send_elsewhere(attempt, error, send_report)) {
+			try_again(attempt, error);
+		}
 		return;
 	}
+	attempt->route.moved = 0;
 	cache_answer(attempt);
 	gate_count_report(attempt->report.kind);
 	gate_attempt_log(attempt, http_report_name(attempt->report.kind), NULL);
@@ -317,9 +353,8 @@ static void describe(const gate_attempt *attempt, once_outcome *outcome)
 	outcome->response_status = status_of(attempt);
 }
 
-static once_code submit(gate_attempt *attempt, once_error **error)
+static once_code submit(gate_attempt *attempt, once_batcher *batcher, once_error **error)
 {
-	once_batcher *batcher = gate_batcher();
 	once_outcome outcome = {0};
 
 	describe(attempt, &outcome);
@@ -345,13 +380,18 @@ static once_code submit(gate_attempt *attempt, once_error **error)
 
 static void send_report(gate_attempt *attempt)
 {
+	once_batcher *batcher = gate_batcher_of(attempt);
 	once_error *error = NULL;
 
-	if (gate_batcher() == NULL) {
+	if (gate_node_count() == 0) {
 		attempt->walk(attempt, GATE_REPORTED);
 		return;
 	}
-	if (submit(attempt, &error) != ONCE_OK) {
+	if (batcher == NULL) {
+		try_again(attempt, NULL); /* no node serves it at the moment */
+		return;
+	}
+	if (submit(attempt, batcher, &error) != ONCE_OK) {
 		on_reported(attempt, NULL, error);
 		once_error_free(error);
 	}
@@ -372,11 +412,12 @@ void gate_report_start(gate_attempt *attempt)
 	attempt->report.kind = http_decide_ending(&attempt->policy, &ending);
 	attempt->report.decided = 1;
 	attempt->report.started = ngx_current_msec;
+	attempt->route.moved = 0;
 	if (attempt->report.kind == HTTP_REPORT_NOTHING) {
 		gate_count_report(attempt->report.kind);
 		gate_attempt_log(attempt, "nothing", NULL);
 		ask(attempt);
 		return;
 	}
-	send_report(attempt);
+	gate_route_find(attempt, send_report);
 }

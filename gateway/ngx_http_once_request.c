@@ -296,8 +296,8 @@ static once_code start_hash(gate_attempt *attempt, size_t body_bytes, once_error
 	if (r->headers_in.content_type != NULL) {
 		type = terminated(r->pool, &r->headers_in.content_type->value);
 	}
-	if (method == NULL || target == NULL || type == NULL || gate_batcher() == NULL ||
-	    !once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
+	if (method == NULL || target == NULL || type == NULL || gate_batcher(request->node) == NULL ||
+	    !once_batcher_known_salt(gate_batcher(request->node), attempt->intent.tenant, salt)) {
 		return ONCE_NO_MEMORY;
 	}
 	for (ngx_uint_t i = 0; i < request->value_count; i++) {
@@ -503,16 +503,28 @@ static void on_salt(void *argument, const once_answer *answer, const once_error 
 	}
 }
 
+/* Each node knows the salt; the tenant's own is asked, since the claim follows there. */
 static void find_salt(gate_attempt *attempt)
 {
 	unsigned char salt[ONCE_SALT_BYTES];
+	once_batcher *batcher;
 	once_error *error = NULL;
+	int64_t epoch;
 
-	if (gate_batcher() == NULL) {
+	if (gate_node_count() == 0) {
 		give_up(attempt, NULL); /* the worker ends, and the look-up with it */
-	} else if (once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
+		return;
+	}
+	if (gate_route_node(attempt, &attempt->request.node, &epoch) != NGX_OK) {
+		gate_request_stop(attempt);
+		gate_step_unserved(attempt, gate_route_fault(attempt));
+		attempt->walk(attempt, GATE_STEP);
+		return;
+	}
+	batcher = gate_batcher(attempt->request.node);
+	if (once_batcher_known_salt(batcher, attempt->intent.tenant, salt)) {
 		hash_start(attempt);
-	} else if (once_batcher_salt(gate_batcher(), attempt->intent.tenant, on_salt, attempt, &attempt->request.operation,
+	} else if (once_batcher_salt(batcher, attempt->intent.tenant, on_salt, attempt, &attempt->request.operation,
 	                             &error) != ONCE_OK) {
 		on_salt(attempt, NULL, error);
 		once_error_free(error);
@@ -537,7 +549,7 @@ static void on_body(ngx_http_request_t *r)
 	if (attempt->request.refused) {
 		attempt->walk(attempt, GATE_STEP);
 	} else {
-		find_salt(attempt);
+		gate_route_find(attempt, find_salt);
 	}
 }
 
@@ -602,6 +614,7 @@ void gate_request_stop(gate_attempt *attempt)
 	if (attempt->request.turn.posted) {
 		ngx_delete_posted_event(&attempt->request.turn);
 	}
+	gate_route_stop(attempt);
 	once_operation_forget(attempt->request.operation);
 	attempt->request.operation = NULL;
 }
@@ -675,7 +688,7 @@ ngx_int_t gate_request_open(ngx_http_request_t *r, gate_location *location, gate
 	if (rc == NGX_DECLINED) {
 		return NGX_DECLINED;
 	}
-	if (rc == NGX_ERROR || (rc == NGX_OK && gate_batcher() == NULL)) {
+	if (rc == NGX_ERROR || (rc == NGX_OK && gate_node_count() == 0)) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
 	*attempt = gate_attempt_new(r, location, walk);

@@ -15,6 +15,8 @@ enum {
 
 static http_metrics *metrics; /* in shared memory; NULL outside of workers */
 static http_metrics_worker *mine;
+static const gate_main *main_conf;
+static size_t rows[GATE_NODES_MAX]; /* of the nodes, if there are several */
 static ngx_event_t ticker;
 
 /* A reload keeps what was counted. */
@@ -47,26 +49,62 @@ ngx_int_t gate_status_zone(ngx_conf_t *cf, gate_main *conf)
 	return NGX_OK;
 }
 
-static void count_batcher(void)
+static void add(once_batcher_statistics *sum, const once_batcher_statistics *node)
 {
-	once_batcher_statistics statistics = {0};
-
-	if (mine != NULL && gate_batcher() != NULL) {
-		once_batcher_count(gate_batcher(), &statistics);
-		http_metrics_batched(metrics, mine, &statistics);
+	sum->pending += node->pending;
+	sum->pending_bytes += node->pending_bytes;
+	sum->connects += node->connects;
+	sum->connect_failures += node->connect_failures;
+	for (int i = 0; i < 2; i++) {
+		sum->batches[i] += node->batches[i];
+		sum->operations[i] += node->operations[i];
 	}
+	sum->resolved_claims += node->resolved_claims;
+	sum->resent += node->resent;
+	sum->timeouts += node->timeouts;
+	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
+		sum->latency[i] += node->latency[i];
+	}
+	sum->latency_sum_us += node->latency_sum_us;
+	sum->more_connections += node->more_connections;
+}
+
+static void count_batchers(void)
+{
+	ngx_uint_t count = gate_node_count();
+	once_batcher_statistics sum = {0}, node;
+
+	if (mine == NULL || count == 0) {
+		return;
+	}
+	if (count == 1) {
+		once_batcher_count(gate_batcher(0), &sum);
+	}
+	for (ngx_uint_t i = 0; count > 1 && i < count; i++) {
+		once_batcher_count(gate_batcher(i), &node);
+		http_metrics_connected(mine, rows[i], node.connected);
+		add(&sum, &node); /* without the two connections: they are counted by node */
+	}
+	http_metrics_batched(metrics, mine, &sum);
 }
 
 static void on_tick(ngx_event_t *event)
 {
-	count_batcher();
+	count_batchers();
 	ngx_add_timer(event, COUNT_MS);
 }
 
 void gate_status_start(gate_main *conf)
 {
+	gate_node_conf *nodes = conf->nodes.elts;
+
+	main_conf = conf;
 	metrics = conf->zone->data;
 	mine = http_metrics_enter(metrics, (size_t)ngx_process_slot, (uint64_t)ngx_pid);
+	for (ngx_uint_t i = 0; conf->nodes.nelts > 1 && i < conf->nodes.nelts; i++) {
+		rows[i] = http_metrics_node_row(metrics, gate_text(nodes[i].name));
+	}
+	count_batchers(); /* shows the nodes before they are connected */
 	gate_event_init(&ticker, on_tick);
 	ticker.cancelable = 1;
 	ngx_add_timer(&ticker, COUNT_MS);
@@ -77,7 +115,7 @@ void gate_status_stop(void)
 	if (mine == NULL) {
 		return;
 	}
-	count_batcher();
+	count_batchers();
 	http_metrics_leave(mine);
 	mine = NULL;
 	if (ticker.timer_set) {
@@ -132,6 +170,13 @@ void gate_count_cache(http_cache_event event)
 	}
 }
 
+void gate_count_rerouted(void)
+{
+	if (metrics != NULL) {
+		http_metrics_add(&metrics->rerouted, 1);
+	}
+}
+
 /* ---- the page ---- */
 
 /* The format that the request's Accept header asks for, if it has one. */
@@ -167,27 +212,57 @@ static ngx_int_t send_page(ngx_http_request_t *r, ngx_uint_t status, const char 
 	return ngx_http_send_response(r, status, &content_type, &page);
 }
 
+static ngx_uint_t is_connected(ngx_uint_t node)
+{
+	once_batcher_statistics statistics;
+
+	once_batcher_count(gate_batcher(node), &statistics);
+	return statistics.connected[0];
+}
+
+/* Which of several nodes are away, by their names. */
+static void list_away(buffer *out)
+{
+	const gate_node_conf *nodes = main_conf->nodes.elts;
+	ngx_uint_t away = 0;
+
+	for (ngx_uint_t i = 0; i < gate_node_count(); i++) {
+		if (!is_connected(i)) {
+			buffer_text(out, away++ == 0 ? ", \"away\": [" : ", ");
+			buffer_json_utf8(out, gate_text(nodes[i].name));
+		}
+	}
+	buffer_text(out, away == 0 ? "" : "]");
+}
+
 /*
- * Is this worker connected to the database? Answered from memory: cheap, and right if the database
- * is away.
+ * Is this worker connected to the database, or to any of several nodes, so that it serves its
+ * tenants? Answered from memory: cheap, and right if the database is away.
  */
 ngx_int_t gate_ready_handler(ngx_http_request_t *r)
 {
-	static char ready[] = "{\"ready\": true}\n",
-	            closed[] = "{\"ready\": false, \"reason\": \"no connection to the database\"}\n";
-	once_batcher_statistics statistics = {0};
+	ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(r->pool, 0);
+	buffer out = {.length_max = HTTP_METRICS_TEXT_MAX};
+	ngx_uint_t ready = 0;
+	size_t length = 0;
 
 	if (!(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD))) {
 		return NGX_HTTP_NOT_ALLOWED;
 	}
-	if (gate_header_push(&r->headers_out.headers, GATE_TEXT("Cache-Control"), GATE_TEXT("no-store")) == NULL) {
+	for (ngx_uint_t i = 0; i < gate_node_count(); i++) {
+		ready |= is_connected(i);
+	}
+	buffer_text(&out, ready ? "{\"ready\": true" : "{\"ready\": false, \"reason\": \"no connection to the database\"");
+	if (gate_node_count() > 1) {
+		list_away(&out);
+	}
+	buffer_text(&out, "}\n");
+	if (cleanup == NULL || (cleanup->data = buffer_take(&out, &length)) == NULL ||
+	    gate_header_push(&r->headers_out.headers, GATE_TEXT("Cache-Control"), GATE_TEXT("no-store")) == NULL) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	if (gate_batcher() != NULL) {
-		once_batcher_count(gate_batcher(), &statistics);
-	}
-	return statistics.connected[0] ? send_page(r, NGX_HTTP_OK, JSON_TYPE, ready, sizeof(ready) - 1)
-	                               : send_page(r, NGX_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, closed, sizeof(closed) - 1);
+	cleanup->handler = free_text;
+	return send_page(r, ready ? NGX_HTTP_OK : NGX_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, cleanup->data, length);
 }
 
 ngx_int_t gate_status_handler(ngx_http_request_t *r)
@@ -206,7 +281,7 @@ ngx_int_t gate_status_handler(ngx_http_request_t *r)
 	if (cleanup == NULL || metrics == NULL) {
 		return NGX_HTTP_SERVICE_UNAVAILABLE;
 	}
-	count_batcher();
+	count_batchers();
 	if (json) {
 		(void)http_metrics_json(metrics, &text, &length);
 	} else if (http_metrics_openmetrics(metrics, &text, &length) && !open) {

@@ -26,13 +26,15 @@ static const char *reason_of(http_problem problem, const once_error *error)
 	return http_problem_status(problem) == NGX_HTTP_BAD_REQUEST ? once_error_message(error) : NULL;
 }
 
-void gate_step_failed(gate_attempt *attempt, const once_error *error)
+static void fail(gate_attempt *attempt, once_code code, const once_error *error)
 {
 	http_problem problem = HTTP_PROBLEM_UNAVAILABLE;
-	once_code code = error == NULL ? ONCE_NO_MEMORY : once_error_code(error);
 
-	gate_attempt_log(attempt, "claim_failed", error);
 	attempt->step = http_decide_claim(&attempt->policy, NULL, code, &problem);
+	if (attempt->step == HTTP_PASS && attempt->route.moved) {
+		/* A node has closed the slot, and the one that has it now may remember the key. */
+		attempt->step = http_decide_claim(&attempt->policy, NULL, ONCE_SLOT_CLOSED, &problem);
+	}
 	assert(attempt->step == HTTP_PASS || attempt->step == HTTP_WAIT || attempt->step == HTTP_REFUSE);
 	if (attempt->r == NULL) {
 		return;
@@ -44,6 +46,19 @@ void gate_step_failed(gate_attempt *attempt, const once_error *error)
 		problem = attempt->step == HTTP_WAIT ? HTTP_PROBLEM_ACTIVE : problem;
 		gate_step_refuse(attempt, problem, reason_of(problem, error));
 	}
+}
+
+void gate_step_failed(gate_attempt *attempt, const once_error *error)
+{
+	gate_attempt_log(attempt, "claim_failed", error);
+	gate_nodes_look(); /* another node may serve the tenant by now */
+	fail(attempt, error == NULL ? ONCE_NO_MEMORY : once_error_code(error), error);
+}
+
+void gate_step_unserved(gate_attempt *attempt, once_code code)
+{
+	gate_attempt_log(attempt, "unserved", NULL);
+	fail(attempt, code, NULL);
 }
 
 /* ---- by the contract's answer ---- */

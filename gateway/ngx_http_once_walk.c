@@ -119,7 +119,7 @@ static void resume(gate_attempt *attempt)
 static void settle(gate_attempt *attempt)
 {
 	if (attempt->r != NULL || attempt->claim.operation != NULL || attempt->report.operation != NULL ||
-	    attempt->report.timer.timer_set) {
+	    attempt->report.timer.timer_set || attempt->route.queued || attempt->route.operation != NULL) {
 		return;
 	}
 	assert(!attempt->claim.queued && !attempt->report.leased);

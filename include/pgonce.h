@@ -116,10 +116,10 @@ typedef enum once_code {
 	/* More operations wait than the batcher's limits allow; nothing was sent. Retry: yes. */
 	ONCE_OVERLOADED = 27,
 	/*
-	 * P4080: the relay's progress came by a restore or by logical replication. Retry: no; see
-	 * once.relay_adopt.
+	 * P4080: the relay's progress was not written in this database: a restore, a copy, a rewritten
+	 * row. Retry: no; see once.relay_adopt.
 	 */
-	ONCE_RELAY_OF_ANOTHER_CLUSTER = 28,
+	ONCE_RELAY_FOREIGN = 28,
 	/* P4012: this transaction did not start the intent that it finishes. Retry: no. */
 	ONCE_NOT_STARTED = 29,
 	/* P4013: COMMIT of a transaction that started an intent and did not finish it. Retry: no. */
@@ -308,7 +308,7 @@ ONCE_API const once_answer *once_answers_at(const once_answers *answers, size_t 
 
 typedef struct once_session once_session;
 
-ONCE_API const char *once_version(void);  /* of the library, "1.0.0" */
+ONCE_API const char *once_version(void);  /* of the library: "MAJOR.MINOR.PATCH" */
 ONCE_API int once_contract_version(void); /* the version of the contract that this library uses */
 
 /*
@@ -344,7 +344,8 @@ ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, onc
 
 /* ---- Keys and fingerprints ------------------------------------------------------------------- */
 /*
- * docs/fingerprint.md specifies keys, and what is hashed in which form; spec/vectors has examples.
+ * docs/reference/fingerprint.md specifies keys, and what is hashed in which form; spec/vectors has
+ * examples.
  */
 
 #define ONCE_KEY_BYTES_MAX 255
@@ -388,10 +389,10 @@ ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *sessio
 
 /* ---- The contract, function by function ------------------------------------------------------ */
 /*
- * See docs/sql.md: each call below is the SQL function of the same name, with its SQLSTATEs. All
- * may also fail with ONCE_CONNECTION, ONCE_CONTRACT, ONCE_DATABASE, ONCE_NO_MEMORY and ONCE_USAGE.
- * Call the other functions of the contract (once.receive, once.try_lock, once.story, ...) as SQL,
- * on once_session_connection.
+ * See docs/reference/sql.md: each call below is the SQL function of the same name, with its
+ * SQLSTATEs. All may also fail with ONCE_CONNECTION, ONCE_CONTRACT, ONCE_DATABASE, ONCE_NO_MEMORY
+ * and ONCE_USAGE. Call the other functions of the contract (once.receive, once.try_lock,
+ * once.story, ...) as SQL, on once_session_connection.
  */
 
 /*
@@ -490,7 +491,10 @@ ONCE_API ONCE_MUST_CHECK once_code once_renew_many(once_session *session, const 
 /* The result of an effect callback. */
 typedef enum once_effect_result {
 	ONCE_EFFECT_DONE = 0, /* commit, with state SUCCEEDED and *outcome */
-	/* it failed for good: roll the effect back, store *outcome as FAILED_FINAL, commit that */
+	/*
+	 * it failed for good: roll the effect back, and store *outcome as FAILED_FINAL in a second
+	 * transaction
+	 */
 	ONCE_EFFECT_FAILED = 1,
 	ONCE_EFFECT_RETRY = 2, /* roll everything back and run the callback again, as after 40001 */
 	ONCE_EFFECT_ABORT = 3  /* roll everything back and store nothing: ONCE_EFFECT */
@@ -521,11 +525,21 @@ typedef struct once_options {
  * Runs an effect once: BEGIN and once.start in one round trip, the effect, once.finish and COMMIT
  * in one; for a replay: ROLLBACK. *answer is the outcome, fresh (PROCEED) or stored (REPLAY): the
  * same bytes. Retries 40001 and 40P01 with backoff until the deadline. If the connection is lost
- * during COMMIT, it reconnects and reads the intent's row, which tells whether it committed. The
- * session must not be in a transaction; the callback leaves no pipeline open. Errors in addition to
- * those of start and finish: ONCE_SERIALIZATION or ONCE_DEADLINE after the last retry,
- * ONCE_OUTCOME_UNKNOWN, ONCE_EFFECT. ONCE_FINAL_FAILURE for an intent that failed for good, now or
- * before: once_peek has its outcome.
+ * during COMMIT, it reconnects and reads the intent's row, which tells whether it committed. An
+ * effect that failed for good does not run again in this call: it is rolled back and a second
+ * transaction started (a round trip), which stores the failure (another one); only this
+ * transaction is retried. If another attempt finishes in between, the call returns what that
+ * stored. If the failure cannot be stored, the call returns why, and nothing of the effect
+ * remains. The session must not be in a transaction; the callback leaves no pipeline open and no
+ * result unread (ONCE_USAGE), and does not end its transaction. If it does, what it did may be
+ * committed: with any result it does not run again, the intent is put in doubt (error_code
+ * transaction_ended), and the call returns ONCE_IN_DOUBT with once_error_outcome_unknown. Its
+ * message says if the doubt could not be stored before the deadline: then a retry may run the
+ * effect again. A savepoint and ROLLBACK TO it are no end. To see an end, the library registers an
+ * event procedure on the connection (PQregisterEventProc), which stays: do not unload the library
+ * before PQfinish. Errors in addition to those of start and finish: ONCE_SERIALIZATION or
+ * ONCE_DEADLINE after the last retry, ONCE_OUTCOME_UNKNOWN, ONCE_EFFECT. ONCE_FINAL_FAILURE for an
+ * intent that failed for good, now or before: once_peek has its outcome.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_execute(once_session *session, const once_intent *intent,
                                                 const once_fingerprint *fingerprint, once_effect effect, void *argument,
@@ -556,11 +570,11 @@ ONCE_API ONCE_MUST_CHECK once_code once_execute_statements(once_session *session
 
 /*
  * The canonical form of a JSON text: as PostgreSQL's jsonb writes it, its numbers without trailing
- * zeros (docs/fingerprint.md), of *length bytes and not terminated, in memory that the caller frees
- * with free(). *canonical stays NULL if there is no canonical form, which is not an error: the text
- * is not JSON (RFC 8259), is longer than ONCE_CANONICAL_BYTES_MAX, nested deeper than 64, names a
- * member twice, or contains U+0000, half a surrogate pair, a number of more than 100 characters (as
- * written, or in plain notation), or an exponent beyond 99.
+ * zeros (docs/reference/fingerprint.md), of *length bytes and not terminated, in memory that the
+ * caller frees with free(). *canonical stays NULL if there is no canonical form, which is not an
+ * error: the text is not JSON (RFC 8259), is longer than ONCE_CANONICAL_BYTES_MAX, nested deeper
+ * than 64, names a member twice, or contains U+0000, half a surrogate pair, a number of more than
+ * 100 characters (as written, or in plain notation), or an exponent beyond 99.
  */
 #define ONCE_CANONICAL_BYTES_MAX (1024 * 1024)
 ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **canonical, size_t *length,

@@ -43,7 +43,9 @@ ONCE_API void once_hash_free(once_hash *hash); /* NULL is allowed. */
  * growing meanwhile. It has two connections: 0 for operations that begin an attempt (claims, peeks,
  * salts), 1 for those that end it (completions, failures, renewals, releases). While 1 is busy,
  * operations that end attempts share the transactions of 0; there they wait at most 50 ms for a
- * locked row, and then move to 1, so they never hold up claims for long. The batcher is a state
+ * locked row, and then move to 1, so they never hold up claims for long. Where commits take long,
+ * it uses more connections if it may (options.connections_max), for claims, peeks and, in the same
+ * way as 0, for operations that end attempts; see statistics.commit_us. The batcher is a state
  * machine: it never blocks, sleeps or starts a thread, and it uses the loop only through once_loop.
  * One batcher belongs to one thread.
  *
@@ -82,7 +84,7 @@ typedef struct once_operation once_operation;
 #define ONCE_NEVER INT64_MAX
 /*
  * What a loop does for a batcher. The batcher may call a hook again with the same arguments, which
- * must do no harm. `connection` is 0 or 1. A hook must not call the batcher.
+ * must do no harm. `connection` is below options.connections_max. A hook must not call the batcher.
  */
 typedef struct once_loop {
 	void *context; /* first argument of each hook */
@@ -141,13 +143,28 @@ typedef struct once_batcher_options {
 	bool impatient;
 	/* read statistics.server and .retention_ms with each connection: once.count_cached */
 	bool caches;
+	/*
+	 * One of several nodes that share the tenants: read the slots with each connection
+	 * (once_batcher_slot_epoch), and leave a server that is not divided, as if it could not be
+	 * reached.
+	 */
+	bool divided;
+	/*
+	 * The most connections that it uses, 2 to 8; default 2. The numbers of a loop's hooks are below
+	 * it. More than two are used while commits take 1.5 ms and more and several operations wait for
+	 * them. Then a batch also waits a quarter of that time for the operations that follow the
+	 * answers of the last one. One that cannot be made is tried again after a minute.
+	 */
+	int connections_max;
 } once_batcher_options;
+
+#define ONCE_CONNECTIONS_MAX 8
 
 /*
  * conninfo NULL or "" takes libpq's environment variables. Copies its arguments; connects with the
  * first operation or, with impatient, at the first flush. Name look-up in libpq blocks: use a
  * socket directory or hostaddr. Errors: ONCE_USAGE (a conninfo that libpq cannot read, a hook
- * missing, a time below 0 or above 7 days), ONCE_NO_MEMORY.
+ * missing, a time below 0 or above 7 days, more than 8 connections), ONCE_NO_MEMORY.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_open(const char *conninfo, const once_loop *loop,
                                                      const once_batcher_options *options, once_batcher **batcher,
@@ -213,6 +230,23 @@ ONCE_API bool once_batcher_known_salt(const once_batcher *batcher, const char *t
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_salt(once_batcher *batcher, const char *tenant, once_done done,
                                                      void *argument, once_operation **operation, once_error **error);
 /*
+ * If several nodes share the tenants (options.divided, else ONCE_USAGE; one batcher for each node):
+ * which node serves a tenant. once_batcher_slot_of: the tenant's slot, which every node knows; its
+ * answer, STORED, has the slot (once_answer_slot, 0 to 63). once_batcher_slots asks which slots are
+ * open at this node, as each new connection for claims does; its answer has no data.
+ * once_batcher_slot_epoch: the epoch of a slot, and whether it was open, when the node was asked
+ * last, also if its connections were lost since; 0: unknown. The node that has a slot open with the
+ * highest epoch that any node says serves it. An operation that ends with ONCE_SLOT_CLOSED has done
+ * nothing: ask for the slots again.
+ */
+#define ONCE_SLOTS 64
+ONCE_API ONCE_MUST_CHECK once_code once_batcher_slots(once_batcher *batcher, once_done done, void *argument,
+                                                      once_operation **operation, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_batcher_slot_of(once_batcher *batcher, const char *tenant, once_done done,
+                                                        void *argument, once_operation **operation, once_error **error);
+ONCE_API int once_answer_slot(const once_answer *answer);
+ONCE_API int64_t once_batcher_slot_epoch(const once_batcher *batcher, int slot, bool *open);
+/*
  * Attempts that were answered from copies of stored outcomes, for once.counts(). The answer,
  * STORED, has no data; statistics.server and statistics.retention_ms are current as of then. Uses
  * the connection of the claims. After a lost connection it is sent again, so it may count twice.
@@ -234,9 +268,9 @@ ONCE_API int once_answer_kept_ms(const once_answer *answer);
 
 /*
  * The submitter goes away: the callback will not run. A report, renewal or release continues, so
- * that a completion outlives its client; a claim, peek or salt that was not sent is dropped, and a
- * claim that was sent and is granted is given back. Do not call it after the callback has run. NULL
- * is allowed.
+ * that a completion outlives its client; a claim, peek, salt or slot that was not sent is dropped,
+ * and a claim that was sent and is granted is given back. Do not call it after the callback has
+ * run. NULL is allowed.
  */
 ONCE_API void once_operation_forget(once_operation *operation);
 
@@ -246,7 +280,7 @@ typedef struct once_batcher_statistics {
 	size_t pending; /* operations not ended, including forgotten ones */
 	size_t pending_bytes;
 	bool connected[2];
-	uint64_t connects; /* successful, with the contract checked; 2 more than reconnects */
+	uint64_t connects; /* successful, with the contract checked; also those of more_connections */
 	uint64_t connect_failures;
 	/*
 	 * sent, with operations that begin attempts, and with those that end them; a batch with both
@@ -273,6 +307,12 @@ typedef struct once_batcher_statistics {
 	 */
 	uint64_t server;
 	int64_t retention_ms;
+	size_t more_connections; /* that there are besides the two */
+	/*
+	 * How long a commit took lately: the shortest time of a batch that wrote something, without
+	 * what its operations take; 0: unknown. Known if options.connections_max is above 2.
+	 */
+	int64_t commit_us;
 } once_batcher_statistics;
 ONCE_API void once_batcher_count(const once_batcher *batcher, once_batcher_statistics *statistics);
 

@@ -13,6 +13,7 @@
 
 #include "database.h"
 #include "memory.h"
+#include "notify.h"
 #include "sql.h"
 
 enum {
@@ -445,6 +446,7 @@ static void tell_standby(keeper *keeper)
 static bool is_reloading(keeper *keeper)
 {
 	if (!keeper->call->once && runtime_reload_take()) {
+		notify_reloading();
 		keeper->anew = true;
 		runtime_log(&keeper->speaker, RUNTIME_INFO, "reloaded",
 		            "connection=new hint=\"the command line and the environment take effect only at a restart\"");

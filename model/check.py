@@ -5,7 +5,7 @@ not as a formula says, and each mutation until an assertion, and a formula, has 
 
     model/check.py [--large] [NAME ...]     prints what was searched; 1 where something was found that should not be, or was not that should
 
-A configuration is a file and what is defined for it; tests/model runs them all. docs/model.md explains the rest."""
+A configuration is a file and what is defined for it; tests/model runs them all. model/README.md explains the rest."""
 import argparse
 import dataclasses
 import pathlib
@@ -55,6 +55,11 @@ SMALL = (
     Configuration("retention_leased", "the same under leased attempts; takeover", f"LEASED=1 TRIES=2 {TAKEOVER} RETENTION"),
     Configuration("retention_replay", "attempts in transactions that ask again, also in an old snapshot", "TRANSACTIONS=1 TRIES=2 RETENTION"),
     Configuration("delivery", "two events, on a day that is there or is made by them, a relay, a broker, two consumers", "", "delivery.pml"),
+    Configuration("nodes", "a slot moves to another node under attempts in transactions", "TRIES=2", "nodes.pml"),
+    Configuration("nodes_leased", "the same, and leased attempts", "LEASED=1", "nodes.pml"),
+    Configuration("nodes_elsewhere", "the same with the effect on another node than the memory", "ELSEWHERE=1", "nodes.pml"),
+    Configuration("nodes_killed", "a slot moves, and the command is killed twice", "KILLS=2", "nodes.pml"),
+    Configuration("nodes_arrive", "the same, and failures that cease", "FAULTS=2", "nodes.pml"),
     Configuration("recovery_ends", "recovery, and failures that cease", f"LEASED=1 {OUTSIDE} RECOVERY FAULTS=2"),
     Configuration("verify_ends", "the same with a verify function", "LEASED=1 UNFENCED=1 ON_STALE=verify RECOVERY FAULTS=2"),
     Configuration("used_up_ends", "the same with a single attempt allowed", "LEASED=1 UNFENCED=1 ON_STALE=verify MAX_ATTEMPTS=1 RECOVERY FAULTS=2"),
@@ -67,6 +72,9 @@ LARGE = (
     Configuration("outside_2_2", "with an effect outside, and one more try", f"LEASED=2 {OUTSIDE}"),
     Configuration("gateways_2", "two requests through the gateway at once, and two failures", f"GATEWAYS=2 TRIES=1 {TAKEOVER} FAULTS=2"),
     Configuration("delivery_faults", "events, and three faults", "FAULTS=3", "delivery.pml"),
+    Configuration("nodes_2", "a slot moves there and back", "TRIES=2 MOVES=2", "nodes.pml"),
+    Configuration("nodes_leased_2", "a slot moves under leased attempts, one of them with another try", "LEASED=1 TRIES=2", "nodes.pml"),
+    Configuration("nodes_leased_elsewhere", "and with the effect on another node than the memory", "LEASED=1 ELSEWHERE=1", "nodes.pml"),
     Configuration("retention_mixed", "a day is retired under attempts of both kinds, and a failure", f"TRANSACTIONS=1 LEASED=1 TRIES=1 {TAKEOVER} RETENTION FAULTS=1"),
 )
 
@@ -90,6 +98,8 @@ MUTATIONS = (
     Mutation("ack_before_commit", "ACK_BEFORE_COMMIT", file="delivery.pml"),
     Mutation("relay_does_not_wait", "RELAY_DOES_NOT_WAIT", file="delivery.pml"),
     Mutation("retention_by_wall_clock", "TRANSACTIONS=1 TRIES=1 RETENTION RETENTION_BY_WALL_CLOCK", "over"),
+    Mutation("no_guard", "NO_GUARD", "shut", "nodes.pml"),
+    Mutation("open_before_copied", "OPEN_BEFORE_COPIED", "effects", "nodes.pml"),
     # and what the torture harness does not take out
     Mutation("dishonest_verify", "LEASED=2 TRIES=1 UNFENCED=1 ON_STALE=verify DISHONEST_VERIFY=1", "effects"),
     Mutation("clock_read_twice", "TRANSACTIONS=1 TRIES=1 RETENTION CLOCK_READ_TWICE", "over"),
@@ -97,6 +107,16 @@ MUTATIONS = (
     Mutation("silence_is_failure", f"GATEWAYS=1 {OUTSIDE} SILENCE_IS_FAILURE", "effect_body"),
     Mutation("no_recovery", f"LEASED=1 {OUTSIDE} FAULTS=1"),
     Mutation("old_snapshot", "TRANSACTIONS=1 TRIES=2 RETENTION OLD_SNAPSHOT", "to_be_found"),
+    Mutation("failure_unasked", "TRANSACTIONS=2 TRIES=1 FAILURE_UNASKED", "row"),
+    Mutation("effect_in_store", "TRANSACTIONS=1 TRIES=1 EFFECT_IN_STORE", "effects"),
+    Mutation("copy_before_closed", "COPY_BEFORE_CLOSED", "effects", "nodes.pml"),
+    Mutation("close_does_not_wait", "CLOSE_DOES_NOT_WAIT", "effects", "nodes.pml"),
+    Mutation("open_before_close_commits", "OPEN_BEFORE_CLOSE_COMMITS", "effects", "nodes.pml"),
+    Mutation("no_hand_over", "NO_HAND_OVER", "opening", "nodes.pml"),
+    Mutation("delete_before_open", "DELETE_BEFORE_OPEN", "opened", "nodes.pml"),
+    Mutation("lower_fence_floor", "LEASED=1 TRIES=2 LOWER_FENCE_FLOOR", "granted", "nodes.pml"),
+    Mutation("one_phase_commit", "ELSEWHERE=1 ONE_PHASE_COMMIT", "effects", "nodes.pml"),
+    Mutation("not_run_again", "NOT_RUN_AGAIN FAULTS=1", file="nodes.pml"),
 )
 
 
@@ -121,6 +141,10 @@ FORMULAS = (
     Formula("closed", "7", "retention retention_leased retention_replay", "late_is_new"),
     Formula("spent", "7", "retention retention_leased retention_replay", "late_is_new"),
     Formula("owed", "7", "retention retention_leased retention_replay", "retention_by_wall_clock clock_read_twice"),
+    Formula("single", "1, nodes", "nodes nodes_leased", "no_guard open_before_copied copy_before_closed"),
+    Formula("alone", "nodes", "nodes_killed", "open_before_close_commits no_hand_over"),
+    Formula("together", "nodes", "nodes_elsewhere", "one_phase_commit delete_before_open"),
+    Formula("arrives", "nodes", "nodes_arrive", "not_run_again", live=True),
     Formula("delivered", "3, 4", "delivery delivery_faults", "relay_by_sequence ack_before_commit relay_does_not_wait", live=True),
 )
 
@@ -161,7 +185,7 @@ def run(command, directory):
 # How a search is compiled, and run.
 ASSERTIONS = ["-DSAFETY", "-DNOCLAIM"], []
 NEVER_WRONG = ["-DSAFETY"], ["-N"]
-IN_THE_END = ["-DNFAIR=3"], ["-a", "-f", "-N"]
+IN_THE_END = ["-DNFAIR=4"], ["-a", "-f", "-N"]
 
 
 def search(configuration, directory, formulas=(), alone=False, shortest=False):

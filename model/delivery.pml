@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * The way out and the way in: events of committed effects, the relay that publishes them, a broker that delivers at least
- * once, and a consumer that applies them. Each `atomic` is one statement, named before it. See docs/model.md.
+ * once, and a consumer that applies them. Each `atomic` is one statement, named before it. See model/README.md.
  */
 #ifndef EVENTS
 #define EVENTS 2                /* transactions that emit one event each; their ids are taken in the order 0, 1, ... */

@@ -2,7 +2,7 @@
 /*
  * The promises of design.md as formulas: about whole runs, where an assertion sees one moment. Each begins its comment with the
  * property that it is, and each is about intent 0, since what holds for one holds for any. model/check.py says in which
- * configurations they are searched, and by which mutation each is seen to fail; docs/model.md, how to read them.
+ * configurations they are searched, and by which mutation each is seen to fail; model/README.md, how to read them.
  */
 #define answered (told_state[0] != 0)
 #define stored_as_answered (row[0].state == told_state[0] && row[0].body == told[0])

@@ -5,7 +5,7 @@
  *
  * Each `atomic` is one statement of the contract's, named in the comment before it (or a part of one, where others see what is
  * between); whatever else runs may run between any two of them. A client may be gone at any moment, and another try of it
- * begins; a transaction may be ended by the server at any moment. docs/model.md explains how to read all this.
+ * begins; a transaction may be ended by the server at any moment. model/README.md explains how to read all this.
  */
 #ifndef KEYS
 #define KEYS 1                  /* intents */
@@ -161,11 +161,12 @@ proctype transaction(byte me)
 {
 	byte tries, execution;
 	bit locked, held, repeatable_read, was_closed, to_be_found;
+	bit storing;            /* the effect failed for good and is rolled back: a second transaction stores that */
 	mtype answer;
 	Row seen;
 
 	do
-	:: tries < TRIES_OF(me) && !busy[me] ->
+	:: (storing || tries < TRIES_OF(me)) && !busy[me] ->
 		busy[me] = 1;
 		{
 		/* BEGIN ISOLATION LEVEL ... */
@@ -223,11 +224,20 @@ proctype transaction(byte me)
 			tx[me].status == open ->
 			if
 			:: seen.state == succeeded ->                                   /* replay */
+#ifdef FAILURE_UNASKED
+				if
+				:: storing -> acknowledge(KEY_OF(me), failed_final, EXECUTION(me, tries))
+				:: else -> acknowledge(KEY_OF(me), succeeded, seen.body)
+				fi;
+#else
 				acknowledge(KEY_OF(me), succeeded, seen.body);
+#endif
+				storing = 0;
 				tx[me].status = committing;
 				goto ended
 			:: seen.state == failed_final ->                                /* P4030 */
 				acknowledge(KEY_OF(me), failed_final, seen.body);
+				storing = 0;
 				roll_back(me);
 				goto ended
 			:: seen.state == in_doubt ||                                    /* P4031 */
@@ -246,6 +256,7 @@ proctype transaction(byte me)
 				goto come_again
 			:: day_closed && !(repeatable_read && !was_closed) && !snapshot_is_too_old ->   /* P4041 */
 				assert(!to_be_found || forgotten[KEY_OF(me)]);          /* since it looked, and rightly: see owed */
+				storing = 0;
 				roll_back(me);
 				goto ended
 			:: else
@@ -268,6 +279,7 @@ proctype transaction(byte me)
 			fi;
 			if
 			:: seen.state == failed_retryable && USED_UP(seen) ->           /* P4030: abandoned; a claim stores it */
+				storing = 0;
 				roll_back(me);
 				goto ended
 			:: seen.state == processing && ON_STALE != verify && (ON_STALE == in_doubt || USED_UP(seen)) -> /* P4031 */
@@ -288,17 +300,31 @@ proctype transaction(byte me)
 		   }
 		:: tx[me].status == aborted -> goto ended
 		fi;
-		/* The caller was told to proceed: the effect. */
+		/*
+		 * The caller was told to proceed: the effect. If it fails for good, it is rolled back, and a second transaction starts; in a
+		 * transaction of the caller's, which holds more than this, it is rolled back to a savepoint.
+		 */
 		if
 		:: atomic {
-			tx[me].status == open && answer != happened ->
+			tx[me].status == open && answer != happened && !storing ->
 			tries++;
 			execution = EXECUTION(me, tries);
 			assert(effects[KEY_OF(me)] == 0 || repeatable_read);            /* 5: told to proceed, so nothing has happened */
 			if
 			:: tx[me].effect = execution
-			:: skip                                                         /* it fails, and is taken back to a savepoint */
+			:: skip
+			:: storing = 1;
+				roll_back(me);
+				goto ended
 			fi
+		   }
+		:: atomic {
+			tx[me].status == open && answer != happened && storing ->
+			execution = EXECUTION(me, tries);
+#ifdef EFFECT_IN_STORE
+			tx[me].effect = execution;
+#endif
+			assert(effects[KEY_OF(me)] == 0 || repeatable_read)
 		   }
 		:: atomic { tx[me].status == open && answer == happened }
 		:: tx[me].status == aborted -> goto ended
@@ -322,9 +348,9 @@ proctype transaction(byte me)
 			:: else
 			fi;
 			if
-			:: tx[me].effect != 0 -> answer = succeeded
-			:: tx[me].effect == 0 -> answer = failed_retryable
-			:: tx[me].effect == 0 -> answer = failed_final
+			:: !storing && tx[me].effect != 0 -> answer = succeeded
+			:: !storing && tx[me].effect == 0 -> answer = failed_retryable
+			:: storing || tx[me].effect == 0 -> answer = failed_final
 			fi;
 			write(me, KEY_OF(me), finish, answer, held * row[KEY_OF(me)].fence + 1, held * row[KEY_OF(me)].attempts + 1, execution)
 		   }
@@ -343,14 +369,29 @@ proctype transaction(byte me)
 			:: answer == happened -> acknowledge(KEY_OF(me), succeeded, effect_body[KEY_OF(me)])
 			:: answer == failed_retryable -> deny(KEY_OF(me), execution)
 			:: else -> acknowledge(KEY_OF(me), answer, execution)
-			fi
+			fi;
+			storing = 0
 		   }
-		:: tx[me].status == aborted                                             /* the next try asks: it is told what is true */
+		:: atomic { tx[me].status == committed && storing -> goto ended }       /* the answer is lost: the next start finds the failure */
+		:: tx[me].status == aborted -> goto ended                               /* the next try asks: it is told what is true */
 		fi
 		} unless { gone[me] };
-come_again:
-ended:		atomic { leave(me, KEY_OF(me)); busy[me] = 0; locked = 0; held = 0; repeatable_read = 0; was_closed = 0; to_be_found = 0; answer = 0; execution = 0; clear(seen) }
-	:: tries >= TRIES_OF(me) -> break
+come_again:	atomic {
+			if
+			:: storing && !gone[me] -> deny(KEY_OF(me), EXECUTION(me, tries))       /* an error, as any attempt gets it */
+			:: else
+			fi;
+			storing = 0
+		}
+ended:		atomic {
+			if
+			:: gone[me] -> storing = 0
+			:: else
+			fi;
+			leave(me, KEY_OF(me)); busy[me] = 0; locked = 0; held = 0; repeatable_read = 0; was_closed = 0; to_be_found = 0; answer = 0; execution = 0; clear(seen)
+		}
+	:: atomic { storing && !busy[me] -> storing = 0 }                               /* gone, or out of time, between the two transactions */
+	:: tries >= TRIES_OF(me) && !storing -> break
 	od
 }
 #endif

@@ -13,7 +13,7 @@ import contract  # noqa: E402
 # Functions with a substitute come first, in the order of enum native_function; the others are called by these.
 MIRRORED = """start try_start finish finish_new claim complete receive emit claim_many complete_many receive_many salt
 _claim _report _check _check_tenant _may_name _check_term _is_term _policy _day_state _redirected _count
-_check_and_lock _quick_check _is_trusted _serves _is_undated _is_dated _bucket _bucket_of_other _match_day _lock_id _is_open _open_day _has_day _is_new_day _make_days _is_today _proceed _note_first _note_start _noted_start _has_started _has_outcome _check_finished _first_fence _is_plain _is_usual _trace _body _body_of _respelled
+_check_and_lock _quick_check _is_trusted _serves _is_undated _is_dated _bucket _bucket_of_other _match_day _lock_id _is_open _open_day _has_day _is_new_day _make_days _is_today _proceed _note_first _note_start _noted_start _has_started _has_outcome _check_finished _first_fence _is_first _event_lock _derived_id _is_plain _is_usual _trace _body _body_of _respelled
 _day_at any_tenant _quick_check_batch _store_many _store_undated _store_of_day _bodies""".split()
 OIDS = {"text": "TEXTOID", "text[]": "TEXTARRAYOID", "int4[]": "INT4ARRAYOID", "jsonb[]": "JSONBARRAYOID", "anyarray": "ANYARRAYOID", "bytea": "BYTEAOID", "bytea[]": "BYTEAARRAYOID", "int4": "INT4OID", "int8": "INT8OID", "bool": "BOOLOID", "jsonb": "JSONBOID", "interval": "INTERVALOID",
         "timestamptz": "TIMESTAMPTZOID", "anynonarray": "ANYNONARRAYOID", "state": "InvalidOid", "outcome": "InvalidOid", "state[]": "InvalidOid"}  # the last three: the contract's own

@@ -214,6 +214,7 @@ extern void native_make_opaque(native_intent *intent);
 /* store.c */
 extern bool native_lock(native_intent *intent, bool held_already);
 extern uint64 native_lock_number(const native_intent *intent);
+extern uint64 native_event_lock_number(const native_intent *intent, const text *kind);
 extern bool native_lock_id(uint64 id);
 extern HeapTuple native_look_up(Relation table, Oid index, ScanKey keys, int count, Snapshot snapshot);
 extern void native_key_of_text(ScanKey key, AttrNumber column, text *value);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * The plain path of once.emit: a new event of today, if no earlier day still has its outbox, and
- * the clock has not gone backwards. See attempt.c. */
+ * The plain path of once.emit: a new event of today, which no day has, if the clock has not gone
+ * backwards. See attempt.c. */
 #include "native.h"
 
 #include "access/genam.h"
@@ -16,7 +16,6 @@
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
-#include "common/hashfn.h"
 #include "nodes/primnodes.h"
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
@@ -34,10 +33,10 @@
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 
-#define LOCK_SEED 20779
 #define NAMES_MAX 255            /* topic and event_type together: see once.emit */
 #define PAYLOAD_BYTES_PLAIN 8192 /* see once.emit */
 #define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); named differently in 13 */
+#define DAYS_KNOWN 32            /* today and the earlier days that are looked at; with more: SQL */
 
 enum emit_argument {
 	EMIT_TOPIC,
@@ -109,15 +108,20 @@ typedef struct outbox_leaf {
 	AttrNumber columns[EVENT_COUNT];
 } outbox_leaf;
 
-static outbox_leaf last_leaf;
-static Oid last_outbox; /* its parent */
+static outbox_leaf leaves[DAYS_KNOWN]; /* that of a day is at its number modulo DAYS_KNOWN */
+static Oid last_outbox;                /* their parent */
 
 static void relation_changed(Datum unused, Oid relation)
 {
+	bool is_each = !OidIsValid(relation) || relation == last_outbox;
+
 	(void)unused;
-	if (!OidIsValid(relation) || relation == last_leaf.relation || relation == last_leaf.single ||
-	    relation == last_leaf.ordered || relation == last_leaf.sequence || relation == last_outbox) {
-		last_leaf.relation = InvalidOid;
+	for (int i = 0; i < DAYS_KNOWN; i++) {
+		outbox_leaf *leaf = &leaves[i];
+		if (is_each || relation == leaf->relation || relation == leaf->single || relation == leaf->ordered ||
+		    relation == leaf->sequence) {
+			leaf->relation = InvalidOid;
+		}
 	}
 }
 
@@ -186,7 +190,7 @@ static bool is_single(Relation index, const outbox_leaf *leaf)
 	return true;
 }
 
-/* Learns today's partition, which the caller has opened and locked, as well as its parent. */
+/* Learns a day's partition, which the caller has opened and locked, as well as its parent. */
 static bool leaf_learn(const native_contract *contract, Relation outbox, Relation relation, int32 day,
                        outbox_leaf *leaf)
 {
@@ -240,12 +244,13 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 	       native_refuse("the indexes of %s are not the contract's", name);
 }
 
-/* Today's partition, opened and locked for reading, and what is known of it; NULL if it is not
+/* A day's partition, opened and locked for reading, and what is known of it; NULL if it is not
  * plain. */
 static Relation leaf_open(const native_contract *contract, Relation outbox, int32 day, outbox_leaf *leaf)
 {
-	bool known = last_outbox == contract->outbox && last_leaf.day == day && OidIsValid(last_leaf.relation);
-	Oid id = last_leaf.relation;
+	outbox_leaf *slot = &leaves[day % DAYS_KNOWN];
+	bool known = last_outbox == contract->outbox && slot->day == day && OidIsValid(slot->relation);
+	Oid id = slot->relation;
 
 	if (!known) {
 		char name[NAMEDATALEN];
@@ -259,8 +264,8 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 	}
 	bool fits = true;
 	/* Taking the lock brings other sessions' changes. */
-	if (known && last_leaf.relation == id && last_leaf.day == day) {
-		*leaf = last_leaf;
+	if (known && slot->relation == id && slot->day == day) {
+		*leaf = *slot;
 	} else {
 		uint64 then = native_changes();
 		MemoryContext own = AllocSetContextCreate(CurrentMemoryContext, "pgonce_native", ALLOCSET_SMALL_SIZES);
@@ -269,7 +274,10 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 		MemoryContextSwitchTo(before);
 		MemoryContextDelete(own);
 		if (fits && then == native_changes()) {
-			last_leaf = *leaf;
+			if (last_outbox != contract->outbox) {
+				memset(leaves, 0, sizeof leaves);
+			}
+			*slot = *leaf;
 			last_outbox = contract->outbox;
 		}
 	}
@@ -302,10 +310,10 @@ bool native_outbox_fits(const native_contract *contract, int32 day)
 	return relation != NULL;
 }
 
-/* Whether today is the first day with a partition; otherwise the earlier days must be searched
- * too. */
-static bool is_first_day(Relation outbox, int32 day)
+/* The days before this one that have a partition; -1: they are not days, or too many. */
+static int earlier_days(Relation outbox, int32 day, int32 *days)
 {
+	int count = 0;
 #if PG_VERSION_NUM >= 140000
 	PartitionDesc all = RelationGetPartitionDesc(outbox, false);
 #else
@@ -313,9 +321,26 @@ static bool is_first_day(Relation outbox, int32 day)
 #endif
 	PartitionBoundInfo bounds = all->boundinfo;
 
-	return all->nparts > 0 && bounds->strategy == PARTITION_STRATEGY_RANGE && bounds->ndatums > 0 &&
-	       bounds->default_index < 0 && bounds->kind[0][0] == PARTITION_RANGE_DATUM_VALUE &&
-	       DatumGetInt32(bounds->datums[0][0]) == day;
+	if (all->nparts == 0 || bounds->strategy != PARTITION_STRATEGY_RANGE || bounds->default_index >= 0) {
+		return -1;
+	}
+	for (int i = 0; i < bounds->ndatums; i++) {
+		if (bounds->kind[i][0] != PARTITION_RANGE_DATUM_VALUE || DatumGetInt32(bounds->datums[i][0]) < 0) {
+			return -1;
+		}
+		int32 from = DatumGetInt32(bounds->datums[i][0]);
+		if (from >= day) {
+			break;
+		}
+		if (bounds->indexes[i + 1] < 0) {
+			continue; /* days without a partition */
+		}
+		if (count == DAYS_KNOWN - 1) {
+			return -1;
+		}
+		days[count++] = from;
+	}
+	return count;
 }
 
 /* The id of an intent's event: see once.emit. NULL: not plain. */
@@ -363,6 +388,28 @@ static bool is_there(Relation relation, const outbox_leaf *leaf, const native_in
 		heap_freetuple(row);
 	}
 	return row != NULL;
+}
+
+/* Whether an earlier day has the event, or may have it: its partition is not plain, or there are
+ * many. A day that is being detached is not plain. */
+static bool may_be_earlier(const native_contract *contract, Relation outbox, int32 day, const native_intent *intent,
+                           text *kind)
+{
+	int32 days[DAYS_KNOWN];
+	int count = earlier_days(outbox, day, days);
+
+	for (int i = 0; i < count; i++) {
+		outbox_leaf leaf;
+		Relation relation = leaf_open(contract, outbox, days[i], &leaf);
+		bool found = relation == NULL || is_there(relation, &leaf, intent, kind);
+		if (relation != NULL) {
+			table_close(relation, NoLock);
+		}
+		if (found) {
+			return true;
+		}
+	}
+	return count < 0;
 }
 
 /* The checks of an event's arguments. */
@@ -457,9 +504,9 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 			Datum last = native_last_value(contract->outbox_day, &is_null);
 			event_id = event_id_of(contract, &intent, kind);
 			/* A transaction that inserts this event holds its lock. */
-			plain = event_id != NULL && !is_null && DatumGetInt64(last) / 256 == day && is_first_day(outbox, day) &&
-			        native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&
-			        !is_there(relation, &leaf, &intent, kind);
+			plain = event_id != NULL && !is_null && DatumGetInt64(last) / 256 == day &&
+			        native_lock_id(native_event_lock_number(&intent, kind)) &&
+			        !is_there(relation, &leaf, &intent, kind) && !may_be_earlier(contract, outbox, day, &intent, kind);
 		} else {
 			event_id = DatumGetUUIDP(OidFunctionCall0(F_GEN_RANDOM_UUID));
 		}

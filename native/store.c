@@ -36,22 +36,32 @@
 #include "utils/syscache.h"
 
 #define LOCK_SEED 20778
+#define EVENT_LOCK_SEED 20779
 #define STEPS_MAX 4 /* see native_search_begin */
 #define PATIENCE 16
 
-static uint64 text_hash(const text *of)
+/* As hash_array_extended computes it, element by element. */
+static uint64 hash_on(uint64 hash, const text *of, uint64 seed)
 {
-	return DatumGetUInt64(
-	    hash_any_extended((const unsigned char *)VARDATA_ANY(of), (int)VARSIZE_ANY_EXHDR(of), LOCK_SEED));
+	return (hash << 5) - hash +
+	       DatumGetUInt64(hash_any_extended((const unsigned char *)VARDATA_ANY(of), (int)VARSIZE_ANY_EXHDR(of), seed));
 }
 
-/* As hash_array_extended computes it: see once._lock_id. */
+static uint64 names_hash(const native_intent *intent, uint64 seed)
+{
+	return hash_on(hash_on(hash_on(1, intent->tenant, seed), intent->scope, seed), intent->key, seed);
+}
+
+/* See once._lock_id. */
 uint64 native_lock_number(const native_intent *intent)
 {
-	uint64 hash = 1;
-	hash = (hash << 5) - hash + text_hash(intent->tenant);
-	hash = (hash << 5) - hash + text_hash(intent->scope);
-	return (hash << 5) - hash + text_hash(intent->key);
+	return names_hash(intent, LOCK_SEED);
+}
+
+/* See once._event_lock. */
+uint64 native_event_lock_number(const native_intent *intent, const text *kind)
+{
+	return hash_on(names_hash(intent, EVENT_LOCK_SEED), kind, EVENT_LOCK_SEED);
 }
 
 static void set_tag(LOCKTAG *tag, uint64 id)

@@ -8,6 +8,7 @@
 
 #include "dead_letter.h"
 #include "memory.h"
+#include "notify.h"
 #include "pipeline.h"
 
 enum {
@@ -465,11 +466,14 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	}
 }
 
-/* No attempt is counted. wait_ms: not before then; 0 or less: at once. */
-static void try_again(pipeline *pipeline, event *event, int64_t wait_ms, const char *problem)
+/*
+ * No attempt is counted. wait_ms: not before then; 0 or less: at once. is_last: after the others
+ * that are ready.
+ */
+static void try_again(pipeline *pipeline, event *event, int64_t wait_ms, bool is_last, const char *problem)
 {
 	if (wait_ms <= 0 && !event->known && !schedule_marked(pipeline->schedule, event)) {
-		schedule_put_back(pipeline->schedule, event);
+		(is_last ? schedule_put_last : schedule_put_back)(pipeline->schedule, event);
 		return;
 	}
 	/*
@@ -507,7 +511,11 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 			            runtime_quote(result->problem, quoted));
 		}
 	}
-	try_again(pipeline, event, 0, result->problem);
+	/*
+	 * The next event that shows it is another one: the sink may hang on this one alone. A parked
+	 * event is read again only when no others are ready.
+	 */
+	try_again(pipeline, event, 0, is_probe || delivery->in_flight == 0, result->problem);
 }
 
 /* The process that has taken over reads again everything that is not settled. */
@@ -580,10 +588,10 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 			delivery->is_fenced = true;
 			tell_fenced(pipeline, result->problem);
 		}
-		try_again(pipeline, event, 0, result->problem);
+		try_again(pipeline, event, 0, false, result->problem);
 		break;
 	case SINK_WITHHELD:
-		try_again(pipeline, event, result->retry_after_ms, result->problem);
+		try_again(pipeline, event, result->retry_after_ms, false, result->problem);
 		break;
 	}
 }
@@ -592,8 +600,10 @@ void delivery_collect(pipeline *pipeline, int64_t wait_ms)
 {
 	sink_result results[RESULTS_MAX];
 	bool asks = pipeline->delivery.in_flight > 0 || pipeline->delivery.is_full;
-	size_t count =
-	    pipeline->settings.sink->poll(pipeline->delivery.sink, asks ? (int)wait_ms : 0, results, RESULTS_MAX);
+
+	notify_alive();
+	size_t count = pipeline->settings.sink->poll(pipeline->delivery.sink, asks ? notify_wait_ms(wait_ms) : 0, results,
+	                                             RESULTS_MAX);
 
 	for (size_t i = 0; i < count; i++) {
 		on_result(pipeline, &results[i]);

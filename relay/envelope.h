@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * envelope.h: an event as a message: its headers and body. The names of the headers are a
- * stable format (docs/events.md): "plain", or CloudEvents 1.0 in the binary mode of the transport's
- * binding.
+ * stable format (docs/reference/events.md): "plain", or CloudEvents 1.0 in the binary mode of the
+ * transport's binding.
  */
 #pragma once
 

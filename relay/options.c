@@ -66,7 +66,7 @@ const config_option relay_options[] = {
      .standard = "10",
      .help =
          "how often an event is tried before it is dead. If the whole sink is away, that does not count; if one of a "
-         "webhook's several hosts is away, it does (docs/events.md)"},
+         "webhook's several hosts is away, it does (docs/how/when-delivery-fails.md)"},
     {.name = "retry_first",
      .kind = CONFIG_DURATION,
      .offset = AT(retry_first_ms),

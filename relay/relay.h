@@ -25,7 +25,7 @@ typedef struct relay_call {
 	metrics *metrics;     /* NULL: not counted */
 } relay_call;
 
-/* A section's options, besides its sink's; docs/configuration.md is generated from them. */
+/* A section's options, besides its sink's. docs/reference/configuration.md is made from them. */
 extern const config_option relay_options[];
 /* Checks the section without connecting. False: *problem (free it). */
 bool relay_check(const config *config, const config_section *section, char **problem);

@@ -270,6 +270,13 @@ void schedule_put_back(schedule *schedule, event *event)
 	schedule->waiting++;
 }
 
+void schedule_put_last(schedule *schedule, event *event)
+{
+	assert(event->place == EVENT_IN_FLIGHT);
+	ready_append(schedule, event);
+	schedule->waiting++;
+}
+
 /* Removes it from its chain, the list and the counts. */
 static void take_out(schedule *schedule, event *event)
 {

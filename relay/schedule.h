@@ -27,8 +27,13 @@ void schedule_add(schedule *schedule, event *event);
  * free places. NULL: no event may go.
  */
 event *schedule_next(schedule *schedule, size_t room);
-/* The sink did not take it, or is away: ready again, before all later ones. */
+/* The sink did not take it: ready again, before all later ones. */
 void schedule_put_back(schedule *schedule, event *event);
+/*
+ * The sink was away, or hangs on this event: ready again, behind all that are ready in its lane.
+ * Later events of its aggregate still wait for it.
+ */
+void schedule_put_last(schedule *schedule, event *event);
 /* Removes an event (delivered or parked); the one behind it is ready. */
 void schedule_remove(schedule *schedule, event *event);
 /*

@@ -75,8 +75,8 @@ typedef enum config_kind {
 } config_kind;
 
 /*
- * One row of a reader's table: it is read, checked, and documented (docs/configuration.md is
- * generated from these tables).
+ * One row of a reader's table: it is read, checked, and documented (docs/reference/configuration.md
+ * is generated from these tables).
  */
 typedef struct config_option {
 	const char *name;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "memory.h"
+#include "notify.h"
 #include "sql.h"
 #include "utf8.h"
 
@@ -204,6 +205,7 @@ void failure_log(const failure *failure, const speaker *speaker, int failures)
 	char quoted[RUNTIME_QUOTE_BYTES];
 
 	assert(failures > 0);
+	runtime_tried();
 	if ((failures & (failures - 1)) == 0) {
 		runtime_log(speaker, failures > 4 ? RUNTIME_ERROR : RUNTIME_WARNING, "database",
 		            "sqlstate=%s failures=%d problem=%s", failure->sqlstate, failures,
@@ -280,7 +282,8 @@ static bool wait_readable(const database *database, int fd, waiting *waiting)
 	int64_t most_ms = database->alive != NULL ? ALIVE_MS : POLL_MOST_MS;
 	int64_t left_ms = waiting->until_ms - now;
 	struct pollfd wait[2] = {{.fd = fd, .events = POLLIN}, {.fd = stopping ? -1 : runtime_stop_fd(), .events = POLLIN}};
-	if (poll(wait, 2, (int)(left_ms < most_ms ? left_ms : most_ms)) == 0 && database->alive != NULL) {
+	notify_alive();
+	if (poll(wait, 2, notify_wait_ms(left_ms < most_ms ? left_ms : most_ms)) == 0 && database->alive != NULL) {
 		database->alive(database->argument);
 	}
 	return true;

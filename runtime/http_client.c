@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "address.h"
+#include "notify.h"
 #include "runtime.h"
 
 /*
@@ -559,7 +560,8 @@ http_call *http_poll(http_client *client, int timeout_ms)
 		if (client->first_done != NULL || left <= 0 || timeout_ms <= 0) {
 			break;
 		}
-		curl_multi_poll(client->multi, &watched, client->watched >= 0 ? 1 : 0, (int)left, NULL);
+		notify_alive();
+		curl_multi_poll(client->multi, &watched, client->watched >= 0 ? 1 : 0, notify_wait_ms(left), NULL);
 		if (watched.revents != 0) {
 			break;
 		}

@@ -9,9 +9,6 @@
 
 #include "metrics.h"
 
-/* "127.0.0.1:9187", "[::1]:9187", "localhost:9187". */
-bool metrics_address_is_good(const char *address);
-
 /*
  * Figures fetched at each scrape in addition to the process's own: a separate registry, or NULL if
  * they could not be fetched; freed after use. Several threads call it; it may block for a while.

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PARAMETERS_MAX 14
+#define PARAMETERS_MAX 16
 
 typedef enum parameter_type {
 	PARAMETER_TEXT,

@@ -14,9 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "notify.h"
 
 #define LINE_BYTES 4096
 #define QUOTED_BYTES_MAX 1000
@@ -92,6 +93,7 @@ static void on_signal(int signal_number)
 	if (atomic_fetch_add(&signals, 1) > 0) {
 		_exit(128 + signal_number);
 	}
+	notify_stopping();
 	runtime_stop();
 }
 
@@ -131,6 +133,7 @@ static bool handle(int signal_number, void (*handler)(int))
 
 bool runtime_stop_install(void)
 {
+	notify_start();
 	stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	reload_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return stop_fd >= 0 && reload_fd >= 0 && handle(SIGTERM, on_signal) && handle(SIGINT, on_signal) &&
@@ -163,7 +166,8 @@ static bool sleep_for(int64_t milliseconds, int waking_fd)
 		if (left <= 0) {
 			break;
 		}
-		(void)poll(wait, 2, left > 60000 ? 60000 : (int)left);
+		notify_alive();
+		(void)poll(wait, 2, notify_wait_ms(left));
 	}
 	return runtime_stopping();
 }
@@ -214,16 +218,47 @@ bool runtime_go_on(void)
 void runtime_job(int change)
 {
 	atomic_fetch_add(&jobs, change);
+	if (change > 0) {
+		notify_work_begin();
+	} else {
+		notify_work_end();
+	}
+}
+
+/* To the service manager, too; but nothing of jobs that end on request. */
+static void tell_ready(void)
+{
+	const char *reason = runtime_unready();
+
+	if (atomic_load(&jobs) == 0) {
+		return; /* the console's connections */
+	}
+	if (reason == NULL) {
+		notify_ready("at work");
+	} else if (!runtime_stopping()) {
+		notify_status(reason);
+	}
 }
 
 void runtime_database(int change)
 {
 	atomic_fetch_add(&databases, change);
+	tell_ready();
 }
 
 void runtime_stalled(int change)
 {
 	atomic_fetch_add(&stalls, change);
+	tell_ready();
+}
+
+void runtime_tried(void)
+{
+	const char *reason = runtime_unready();
+
+	if (atomic_load(&jobs) > 0 && reason != NULL && !runtime_stopping()) {
+		notify_ready(reason);
+	}
 }
 
 const char *runtime_unready(void)
@@ -233,29 +268,4 @@ const char *runtime_unready(void)
 	return begun == 0 || atomic_load(&databases) < begun ? "no connection to the database\n"
 	       : atomic_load(&stalls) > 0 ? "a consumer's source has messages but delivers none: the log names it\n"
 	                                  : NULL;
-}
-
-/* ---- time */
-
-int64_t runtime_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-int64_t runtime_backoff_ms(int failures, int64_t first_ms, int64_t most_ms)
-{
-	int64_t whole = first_ms;
-	uint64_t random = 0;
-
-	for (int i = 1; i < failures && whole < most_ms; i++) {
-		whole *= 2;
-	}
-	whole = whole < most_ms ? whole : most_ms;
-	if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
-		random = (uint64_t)runtime_now_ms();
-	}
-	return whole / 2 + (int64_t)(random % (uint64_t)(whole - whole / 2 + 1));
 }

@@ -76,6 +76,11 @@ bool runtime_go_on(void);
 void runtime_job(int change);
 void runtime_database(int change);
 void runtime_stalled(int change);
+/*
+ * A first attempt has failed, and others follow: for the service manager (notify.h) the start is
+ * over, since an operator who starts a machine must not wait for the database of another one.
+ */
+void runtime_tried(void);
 /* NULL: ready; else the reason, in one line. */
 const char *runtime_unready(void);
 

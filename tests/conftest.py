@@ -30,18 +30,19 @@ TORTURE_SEED = os.environ.setdefault("PGONCE_TORTURE_SEED", str(random.SystemRan
 GROUPS = {"dev": ("cli/test_dev", "examples/test_demo")}
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 # Files whose tests take long each and share nothing: any worker takes the next of them.
-SPLIT = ("torture/test_torture",)
+SPLIT = ("torture/test_torture", "pages/test_pages")
 # What takes long comes first, so that little waits for it in the end; and it is not in `make check`.
 LONG = (
-    "dev", "torture/test_torture", "model/test_model", "contract/test_retention_property", "end_to_end/test_orders",
+    "dev", "torture/test_torture", "pages/test_pages", "model/test_model", "contract/test_retention_property", "console/test_broken_console", "console/test_console", "end_to_end/test_orders",
     "consume/test_source_rabbitmq", "consume/test_source_kafka", "consume/test_source_sqs", "contract/test_broken_on_purpose", "contract/test_broken_days", "relay/test_sink_rabbitmq", "torture/test_workload",
+    "native/test_broken_on_purpose", "move/test_broken_move", "move/test_killed", "native/test_valgrind",
     "relay/test_sink_kafka", "relay/test_sink_sqs", "end_to_end/test_million", "contract/test_dumps", "cli/test_doctor_findings", "contract/test_crash", "lib/test_batcher", "build/test_options",
-    "contract/test_plans", "capture/test_debezium", "capture/test_slots", "contract/test_broken_keeping", "contract/test_broken_delivery", "contract/test_broken_batches", "gateway/test_broken_on_purpose", "contract/test_transitions",
+    "contract/test_plans", "capture/test_debezium", "capture/test_slots", "move/test_rehome", "contract/test_broken_keeping", "contract/test_broken_delivery", "contract/test_broken_batches", "gateway/test_broken_on_purpose", "gateway/test_nodes", "contract/test_transitions",
     "contract/test_upgrade", "contract/test_relay_cost", "contract/test_install", "lib/test_valgrind", "contract/test_broken_seeing",
     "contract/test_keep_days", "contract/test_hostile", "contract/test_outbox", "contract/test_outbox_operators", "contract/test_outbox_days", "contract/test_relay", "contract/test_receive_many", "contract/test_keep_rest",
     "gateway/test_faults", "gateway/test_down", "gateway/test_waiting", "gateway/test_server_errors", "gateway/test_security", "contract/test_relay_copies",
     "gateway/test_servers", "contract/test_buckets", "contract/test_roles", "contract/test_policy", "contract/test_seeing", "contract/test_standby",
-    "contract/test_outcomes", "contract/test_doubts", "contract/test_batches", "gateway/test_config", "gateway/test_differential", "gateway/test_statuses",
+    "console/test_broken_pages", "console/test_pages", "contract/test_outcomes", "contract/test_doubts", "contract/test_batches", "gateway/test_config", "gateway/test_differential", "gateway/test_statuses",
 )  # fmt: skip
 
 

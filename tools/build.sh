@@ -6,21 +6,28 @@ set -eu
 cd "$(dirname "$0")/.."
 directory=$1
 shift
-options=""
-while [ $# -gt 0 ] && [ "$1" != "--" ]; do
-	options="$options $1"
+# The options stay parameters, since a path may have spaces; a target is one word.
+targets=""
+left=$#
+while [ "$left" -gt 0 ]; do
+	each=$1
 	shift
+	left=$((left - 1))
+	if [ -n "$targets" ]; then
+		targets="$targets $each"
+	elif [ "$each" = "--" ]; then
+		targets=" "
+	else
+		set -- "$@" "$each"
+	fi
 done
-[ $# -eq 0 ] || shift
 
 # If the system has no nginx source for modules, setup.sh has unpacked one.
 unpacked=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx
-nginx=""
 # Debian's loader and pkg-config look there. Without dpkg-dev meson uses lib64, where neither looks.
 multiarch=$(gcc -print-multiarch 2>/dev/null || true)
-libdir=""
-[ -z "$multiarch" ] || [ ! -d "/usr/lib/$multiarch" ] || libdir=--libdir=lib/$multiarch
-[ -e /usr/share/nginx/src/configure ] || [ ! -e "$unpacked/src/configure" ] || nginx=-Dnginx_source=$unpacked/src
+[ -e /usr/share/nginx/src/configure ] || [ ! -e "$unpacked/src/configure" ] || set -- "-Dnginx_source=$unpacked/src" "$@"
+[ -z "$multiarch" ] || [ ! -d "/usr/lib/$multiarch" ] || set -- "--libdir=lib/$multiarch" "$@"
 
 what_is_here() {
 	for library in libpq libcrypto jansson libcurl libmicrohttpd rdkafka librabbitmq libssl libnats cmocka; do
@@ -34,12 +41,13 @@ if [ -f "$directory/build.ninja" ]; then
 	[ "$(what_is_here)" = "$(cat "$directory/what_was_here" 2>/dev/null)" ] || again=--reconfigure
 fi
 if [ ! -f "$directory/build.ninja" ] || [ -n "$again" ]; then
-	# shellcheck disable=SC2086  # lists of words
-	meson setup $again "$directory" $libdir $nginx $options >"$directory.log" 2>&1 || {
+	# shellcheck disable=SC2086  # one word, or none
+	meson setup $again "$directory" "$@" >"$directory.log" 2>&1 || {
 		cat "$directory.log"
 		exit 1
 	}
 	mv "$directory.log" "$directory/configured.log"
 	what_is_here >"$directory/what_was_here"
 fi
-exec ninja -C "$directory" --quiet "$@"
+# shellcheck disable=SC2086  # a list of words
+exec ninja -C "$directory" --quiet $targets

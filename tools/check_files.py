@@ -14,8 +14,11 @@ CODE = {".c", ".h", ".sql", ".py", ".sh", ".build", ".txt", ".jsonl", ".js", ".t
 # Functions that may catch errors, which starts a subtransaction, with the reason.
 MAY_CATCH = {
     "close_slot": "a slot that cannot close opens again",
+    "_move_publish": "a slot_of that no row filter can use needs an advice",
     "lock": "a wait that ends is an answer",
     "keep": "a step of the keeper that fails must not stop the others",
+    "set_scope": "only the table itself knows its checks, and a dry run changes nothing",
+    "readable": "only a cast tells whether bytes are text, and text is JSON",
     "_archived": "the table of a closed day may be dropped while one waits to look into it",
     "_find_native": "a library that cannot be loaded must not break a call, and is tried once a session",
     "_make_days": "a day that cannot be made now must not break the call that noticed it, once a day",
@@ -28,7 +31,7 @@ COMMENT_COLUMNS = 100
 # Words that handwritten pages and the help do not use, with their replacements.
 WORDS = {"forgotten": "deleted", "mend": "fix", "mended": "fixed", "can not": "cannot", "as installed": "by default", "of which nobody knows": "with unknown outcome"}
 # Pages generated from other folders, or history.
-OTHER_WORDS = ("docs/c.md", "docs/configuration.md", "docs/evidence.md", "docs/metrics.md", "docs/problems.md", "docs/sql.md")
+OTHER_WORDS = ("docs/reference/c.md", "docs/reference/configuration.md", "docs/why/how-it-is-tested.md", "docs/reference/metrics.md", "docs/reference/problems.md", "docs/reference/sql.md")
 # Files that may look into the text of a message, with the reason.
 MAY_READ_MESSAGES = {
     "cli/gateway/nginx.c": "nginx's messages: another program, without codes",

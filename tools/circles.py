@@ -15,7 +15,7 @@ import contract
 ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src/settle.c", "lib/src/wire.c"}]
 # nginx requires every file of a module to know the module's number.
 KNOWN_TO_ALL = {"ngx_http_once_module"}
-FOLDERS = ("lib", "runtime", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
+FOLDERS = ("lib", "runtime", "broker", "relay", "consume", "keeper", "console", "cli", "gateway", "native")
 # In contract/ a function may call functions of its folder and of earlier folders. All may call access/ and keep/, which creates days.
 LAYERS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "parked", "see")
 

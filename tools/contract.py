@@ -5,6 +5,9 @@
   contract.py install            the whole contract as one SQL script (what `pgonce init --print` shows)
   contract.py upgrade VERSION    the script from this version of the contract to the current one
   contract.py extension          the script of CREATE EXTENSION pgonce
+  contract.py extension RELEASE  the script of ALTER EXTENSION pgonce UPDATE from this earlier release
+  contract.py native RELEASE     the same for pgonce_native
+  contract.py earlier            the releases from which these two upgrade
   contract.py embed OUT.c        the same files as a C table, for the command
 """
 import hashlib
@@ -55,6 +58,7 @@ def parts():
     yield "preparation", 0, "preparation", (ROOT / "preparation.sql").read_text()
     yield "schema", 0, "schema", (ROOT / "schema.sql").read_text()
     yield "record", 0, "migration_table", (ROOT / "migration_table.sql").read_text()
+    yield "upgrade", 0, "upgrade", (ROOT / "upgrade.sql").read_text()
     yield "migration", 1, "tables", "\n".join(path.read_text() for path in (ROOT / room / "tables.sql" for room in ROOMS) if path.exists())
     for path in sorted((ROOT / "migrations").glob("[0-9]*.sql")):
         yield "migration", int(path.name[:4]), path.stem, path.read_text()
@@ -69,6 +73,10 @@ def parts():
     yield "days", 0, "first_days", (ROOT / "keep/first_days.sql").read_text()
 
 
+def newest():
+    return max(version for _, version, _, _ in parts())
+
+
 def checksum(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -78,34 +86,61 @@ def record(version, name, text):
             f"'{checksum(text)}', '{RELEASE}');\n")
 
 
+def released():
+    """{release: its version of the contract}, as contract/releases.txt lists them."""
+    lines = (ROOT / "releases.txt").read_text().splitlines()
+    return {release: int(version) for release, version in (line.split() for line in lines if line and not line.startswith("#"))}
+
+
+def dumped():
+    """Without this pg_dump would not dump the rows of an extension's tables. Rows that CREATE EXTENSION writes itself (once.migration,
+    once.transition) are written again by it."""
+    for table in ("setting", "scope", "binding", "intent", "intent_d0", "fence_floor_seq", "archive", "decision", "outbox", "outbox_id_seq",
+                  "outbox_day_seq", "delayed_event", "relay", "capture", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position", "slot_move"):
+        yield f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n"
+
+
 def script(extension=False):
     out = []
     for kind, version, name, text in parts():
-        if extension and kind in ("schema", "days"):
+        if kind == "upgrade" or extension and kind in ("schema", "days"):
             continue
         out.append(text)
         if kind in ("migration", "code"):
             out.append(record(version, name, text))
     if extension:
-        # Without this pg_dump would not dump the rows of an extension's tables. Rows that CREATE EXTENSION
-        # writes itself (once.migration, once.transition) are written again by it.
-        for table in ("setting", "scope", "binding", "intent", "intent_d0", "fence_floor_seq", "archive", "decision", "outbox", "outbox_id_seq",
-                      "outbox_day_seq", "delayed_event", "relay", "capture", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position"):
-            out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
+        out += dumped()
     return "\n".join(out)
 
 
-def upgrade(version):
-    """The script that `pgonce init` runs in a database whose last migration is this one."""
+def upgrade(version, extension=False):
+    """The script that `pgonce init` runs in a database whose last migration is this one. extension: ALTER EXTENSION runs it, and days are not
+    the extension's."""
     out = []
     for kind, number, name, text in parts():
         if kind == "migration" and number > version:
             out += [text, record(number, name, text)]
         elif kind == "code":
             out += [text, "DELETE FROM once.migration WHERE version = 0;", record(number, name, text)]
-        elif kind in ("preparation", "days"):
+        elif kind == "preparation" or kind == "days" and not extension or kind == "upgrade" and version < newest():
             out.append(text)
+    if extension:
+        out += dumped()
     return "\n".join(out)
+
+
+def native():
+    """All of its functions anew: it stores nothing."""
+    text = next((ROOT.parent / "native").glob("pgonce_native--*.sql")).read_text()
+    return """DO $$
+DECLARE
+    one regprocedure;
+BEGIN
+    FOR one IN SELECT p.oid FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = 'once_native'::regnamespace LOOP
+        EXECUTE 'DROP FUNCTION ' || one;
+    END LOOP;
+END $$;
+""" + text[text.index("CREATE FUNCTION"):]
 
 
 def c_string(text):
@@ -131,6 +166,12 @@ def main():
         print("BEGIN;\n" + script() + "\nCOMMIT;")
     elif len(sys.argv) == 3 and sys.argv[1] == "upgrade" and sys.argv[2].isdigit():
         print("BEGIN;\n" + upgrade(int(sys.argv[2])) + "\nCOMMIT;")
+    elif sys.argv[1:] == ["earlier"]:
+        print("\n".join(release for release in released() if release != RELEASE))
+    elif len(sys.argv) == 3 and sys.argv[1] == "extension" and sys.argv[2] in released():
+        print('\\echo Use "ALTER EXTENSION pgonce UPDATE" to load this file. \\quit\n' + upgrade(released()[sys.argv[2]], extension=True))
+    elif len(sys.argv) == 3 and sys.argv[1] == "native" and sys.argv[2] in released():
+        print('\\echo Use "ALTER EXTENSION pgonce_native UPDATE" to load this file. \\quit\n' + native())
     elif sys.argv[1:] == ["extension"]:
         print('\\echo Use "CREATE EXTENSION pgonce" to load this file. \\quit\n' + script(extension=True))
     elif len(sys.argv) == 3 and sys.argv[1] == "embed":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Writes dashboards/grafana.json from the table below: one row a panel. --check: fails where the file differs.
-A query may only name metrics of docs/metrics.md, which is generated from the sources; both runs check that."""
+A query may only name metrics of docs/reference/metrics.md, which is generated from the sources; both runs check that."""
 import argparse
 import json
 import pathlib
@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "dashboards/grafana.json"
-METRICS = ROOT / "docs/metrics.md"
+METRICS = ROOT / "docs/reference/metrics.md"
 WIDTH = 24  # of Grafana's grid
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -184,7 +184,7 @@ def main():
     check = parser.parse_args().check
     made = dashboard()
     if unknown := unknown_metrics(made):
-        sys.exit(f"tools/dashboard.py: no metric of docs/metrics.md: {', '.join(unknown)}")
+        sys.exit(f"tools/dashboard.py: no metric of docs/reference/metrics.md: {', '.join(unknown)}")
     text = json.dumps(made, indent=1) + "\n"
     if not check:
         PAGE.write_text(text)

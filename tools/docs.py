@@ -2,19 +2,20 @@
 # SPDX-License-Identifier: PostgreSQL
 """Writes the generated documents from their sources, or checks that they are current.
 
-  docs.py --build BUILD            writes docs/sql.md, docs/c.md, docs/command.md, docs/configuration.md, docs/metrics.md docs/*.svg of *.dot, and
-                                   docs/performance/*.svg of what bench/plots.py keeps there
+  docs.py --build BUILD            writes docs/reference/{sql,c,command,configuration,metrics}.md, and the pictures and tables of bench/measured.json
+                                   (bench/plots.py)
   docs.py --build BUILD --check    says which differ from what would be written; exit status 1 then
 """
 import argparse
 import difflib
-import hashlib
 import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 import contract
+import directives
 import spec
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -30,17 +31,17 @@ GROUPS = [
     ("Same transaction: the effect is in this database", ["start", "finish", "try_start", "finish_new"]),
     ("Leased: the effect is elsewhere", ["claim", "complete", "fail", "renew", "release"]),
     ("Many at once", ["claim_many", "complete_many", "fail_many", "renew_many", "peek_many"]),
-    ("Looking", ["peek", "story", "find", "errors", "contract_version"]),
+    ("Looking", ["peek", "story", "outline", "find", "find_part", "doubts_part", "errors", "contract_version"]),
     ("Keys and fingerprints", ["key_of_header", "request_fingerprint", "fingerprint", "salt"]),
     ("Messages and events", ["receive", "receive_many", "consumer_ids", "consumer_report", "emit", "emit_bytes", "emit_later", "cancel_event"]),
-    ("Parked events and messages", ["parked_list", "parked_summary", "parked_show", "parked_retry", "parked_discard", "parked_retry_many", "parked_discard_many", "parked_replay",
+    ("Parked events and messages", ["parked_list", "parked_summary", "parked_show", "parked_outline", "parked_retry", "parked_discard", "parked_retry_many", "parked_discard_many", "parked_replay",
                                     "outbox_summary", "outbox_untaken", "outbox_delayed"]),
     ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),
     ("Locks without a row", ["try_lock", "lock"]),
     ("Nodes that share the tenants", ["slots", "slot_of", "divide", "undivide", "anchor"]),
     ("Keeping", ["keep", "keeper_status", "keeper_lease", "recover", "retention_held", "set_keeping"]),
-    ("Seeing", ["counts", "count_cached", "metrics", "top"]),
-    ("Operating", ["verify", "resolve", "resolve_many", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
+    ("Seeing", ["counts", "attempt_counts", "count_cached", "metrics", "top", "latency", "scope_list", "consumer_list", "readable"]),
+    ("Operating", ["verify", "ask", "resolve", "resolve_seen", "resolve_many", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
 ]
 JOB_GROUPS = [
     ("What a relay calls", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked", "relay_release"]),
@@ -62,15 +63,44 @@ def paragraphs(comment):
     for line in comment:
         text = line[3:] if line.startswith("-- ") else ""
         if text.startswith("  "):
-            code.append(text.strip())
+            code.append(text)
             continue
         if code:
-            out += ["", "```text", *code, "```", ""]
+            out += ["", "```text", *textwrap.dedent("\n".join(code)).split("\n"), "```", ""]
             code = []
         out.append(text)
     if code:
-        out += ["", "```text", *code, "```", ""]
+        out += ["", "```text", *textwrap.dedent("\n".join(code)).split("\n"), "```", ""]
     return "\n".join(out).strip()
+
+
+def rewrapped(text):
+    """Paragraphs of Markdown in longer lines: what was before them is gone, so that their first lines would be short."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)
+    return "".join(part if part.startswith("```") else re.sub(r"[^\n]+(?:\n[^\n]+)*", lambda found: textwrap.fill(found[0], 150, break_on_hyphens=False, break_long_words=False), part) for part in parts)
+
+
+def without_reasons(comment):
+    """Without the paragraph that tells maintainers why the code is written as it is."""
+    start = next((number for number, line in enumerate(comment) if line.startswith("-- Why it is written so:")), None)
+    if start is None:
+        return comment
+    end = next((number for number in range(start, len(comment)) if comment[number].strip() == "--"), len(comment))
+    return comment[:start] + comment[end:]
+
+
+def anchor(title):
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def index(text, level="##"):
+    """Links to the headings of a page, for its top."""
+    return "On this page: " + " · ".join(f"[{title.replace('`', '').strip('[]')}](#{anchor(title)})" for title in re.findall(rf"^{level} (.*)$", without_code(text), re.M)) + ".\n"
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
 
 
 def sentence(text):
@@ -98,10 +128,10 @@ def function(name):
             wrapped.append(line[:cut])
             line = "    " + line[cut:].strip()
         wrapped.append(line)
-    body = paragraphs(comment)
+    body = paragraphs(without_reasons(comment))
     # "once.start(...): text" repeats the signature: only the text is used.
     body = re.sub(r"^once(?:_job)?\.\w+\([^)]*\):\s*", "", body)
-    return f"#### {contract.schema_of(text)}.{name}\n\n```sql\n" + "\n".join(wrapped) + f"\n```\n\n{sentence(body)}\n"
+    return f"#### {contract.schema_of(text)}.{name}\n\n```sql\n" + "\n".join(wrapped) + f"\n```\n\n{rewrapped(sentence(body))}\n"
 
 
 def view(path):
@@ -128,6 +158,24 @@ def transitions():
     return "\n".join(out)
 
 
+# Types that applications and operators read or write, in the order of the page.
+TYPES = ["once.started", "once.claimed", "once.peeked", "once.verification", "once.message", "once.parked_item", "once.parked_filter"]
+
+
+def types():
+    """Each type with its comment and its fields."""
+    text = "".join(path.read_text() for path in sorted(CONTRACT.glob("*/tables.sql")))
+    out = []
+    for name in TYPES:
+        comment, body = re.search(rf"((?:^-- [^\n]*\n)+)^CREATE TYPE {name} AS \(\n(.*?)^\);", text, re.M | re.S).groups()
+        about = " ".join(line.removeprefix("-- ") for line in comment.split("\n")).strip()
+        about = re.sub(r" It is a type because .*", "", about)
+        out += [f"### {name}\n", about + "\n", "| field | type | |", "| --- | --- | --- |"]
+        out += [f"| `{field}` | {kind} | {more} |" for field, kind, more in re.findall(r"^ +(\w+) +([\w\[\]]+),?(?: +-- (.*))?$", body, re.M)]
+        out.append("")
+    return out
+
+
 def roles():
     text = (CONTRACT / "access/grants.sql").read_text()
     return sorted(set(re.findall(r"\('(once_\w+)',", text)))
@@ -139,38 +187,47 @@ def sql_document():
     found = {(name, contract.schema_of(FUNCTIONS[name].read_text())) for name in public}
     if found != set(homes) or len(homes) != len(public):
         sys.exit(f"tools/docs.py: GROUPS, JOB_GROUPS and the contract's functions differ: {sorted(found ^ set(homes))}")
-    out = [NOTE + "# SQL reference\n",
+    head = [NOTE + "# SQL reference\n", "For everyone who calls the contract in SQL: each function, view, type and SQLSTATE.\n",
            "The contract is functions in two schemas: [`once`](#for-applications-and-people-schema-once), for applications and people, and "
            "[`once_job`](#for-daemons-schema-once_job), for daemons. Functions take `tenant` last (default `''`), or after the consumer if they concern its parked messages; arguments have no "
            "prefix, so calls read `once.start(scope => 'orders', key => $1, fingerprint => $2)`. Functions whose names begin "
            "with an underscore are private, and all of them are in `once`.\n",
            "In PL/pgSQL write `answer := once.start(...)` and not `SELECT ... INTO answer FROM once.start(...)`: an assignment "
-           "is evaluated without starting a query.\n",
-           "## SQLSTATEs\n", "Branch on the code, never on the text. The DETAIL names the intent, the HINT says what to do. Other codes: "
+           "is evaluated without starting a query.\n"]
+    out = ["## SQLSTATEs\n", "Branch on the code, never on the text. The DETAIL names the intent, the HINT says what to do. Other codes: "
            "`40001` and `40P01` (retry the transaction), `22023` (a value out of range), `42501` (no right to call it).\n",
-           sqlstates() + "\n", "## States\n", transitions() + "\n"]
+           sqlstates() + "\n", "## States\n", "All changes of an intent's state: what makes them, and when.\n", transitions() + "\n"]
     for _, part, about, groups in PARTS:
         out.append(f"## {part}\n\n{about}\n")
         for title, names in groups:
             out.append(f"### {title}\n")
             out += [function(name) for name in names]
+    out += ["## Types\n\nThe rows that functions return or take.\n", *types()]
     out.append("## Views\n\nFor people who write SQL. They show all tenants, and `once_reader` and `once_admin` may read them. Columns may be added.\n")
     out += [view(path) for path in sorted((CONTRACT / "see/views").glob("*.sql"))]
     out.append("## Roles\n\n" + ", ".join(f"`{name}`" for name in roles()) + ". Only the owner accesses the tables, except that `once_capture` reads `once.outbox`; "
-               "[security.md](security.md) lists who may call what.\n")
-    return "\n".join(out)
+               "[the threat model](../why/threat-model.md) lists who may call what.\n")
+    groups = ["| to | functions |", "| --- | --- |"]
+    for schema, _, _, parts in PARTS:
+        groups += [f"| [{title}](#{anchor(title)}) | {', '.join(f'[{name}](#{schema}{name})' for name in names)} |" for title, names in parts]
+    text = "\n".join(out)
+    return "\n".join([*head, index(text), *groups, "", text])
 
 
 def c_document():
     """The two headers, each with its introduction and its sections."""
-    out = [NOTE + "# C reference\n", "Build with `pkg-config --cflags --libs libpgonce`. The two whole headers, by section:\n"]
+    sections = []
+    out = [NOTE + "# C reference\n", "For C programmers: the two headers of libpgonce, whole, by section. Build with `pkg-config --cflags --libs libpgonce`. "
+           "[c-evented.md](c-evented.md) shows the batcher in an event loop.\n"]
     for name in ("pgonce.h", "pgonce_batcher.h"):
         text = (ROOT / "include" / name).read_text()
         intro = re.search(rf"/\*\n \* {re.escape(name)}: .*?\*/", text, re.S).group(0)
         out.append("\n".join(re.sub(r"^ \* ?", "", line) for line in intro.split("\n")[1:-1]).strip() + "\n")
         pieces = re.split(r"^/\* ---- (.*?) -+ \*/$", text[:text.rindex("#ifdef __cplusplus")], flags=re.M)
         for title, body in zip(pieces[1::2], pieces[2::2]):
+            sections.append(f"## {title.strip()}")
             out.append(f"## {title.strip()}\n\n```c\n{body.strip()}\n```\n")
+    out.insert(2, index("\n".join(sections)))
     return "\n".join(out)
 
 
@@ -195,9 +252,22 @@ def c_metrics(path):
             yield name, kind.lower(), "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', help_text))
 
 
+HTTP_METRIC = re.compile(r'(?:openmetrics_family\(\s*(?:&?out), "(counter|gauge|histogram)", |\b(counter|gauge|counter_pair)\(&?out, )"(pgonce_\w+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+
+
+def gateway_metrics():
+    """The metrics of the gateway, with their labels."""
+    text = (ROOT / "lib/http/metrics.c").read_text()
+    for family, call, name, help_text in HTTP_METRIC.findall(text):
+        printed = name + ("_total" if (family or call).startswith("counter") else "")
+        labels = re.findall(rf'"{printed}\{{(\w+)=', text)[:1] + re.findall(rf'"{printed}\{{.*?\n.*?\n\s+buffer_format\(out, "\\",(\w+)=', text)
+        labels = ["connection"] if call == "counter_pair" else labels
+        yield printed + (f"{{{','.join(labels)}}}" if labels else ""), "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', help_text))
+
+
 def metrics_document():
-    out = [NOTE, "# Metrics\n", "The metrics that `pgonce keep`, `pgonce relay` and `pgonce consume` serve at `/metrics` with `--metrics`. The gateway's are in "
-           "[gateway.md](gateway.md#metrics).\n"]
+    out = [NOTE + "# Metrics\n", "For everyone who scrapes pgonce: every metric and what it counts. `pgonce keep`, `pgonce relay` and `pgonce consume` serve theirs at `/metrics` with `--metrics`; the gateway "
+           "serves its own at [once_status](directives.md#once_status). [monitor.md](../how/monitor.md) says what to scrape and which alert to set first.\n", "INDEX"]
     for title, rows in (
         ("The database's own: once.metrics(), served by pgonce keep",
          [("pgonce_up", "gauge", "1: the database has answered this scrape."), *sql_metrics()]),
@@ -208,30 +278,31 @@ def metrics_document():
         out.append(f"## {title}\n\n| metric | |\n| --- | --- |")
         out += [f"| `{name}{'_total' if kind == 'counter' else ''}` | {help_text} |" for name, kind, help_text in rows]
         out.append("")
+    out += ["## The gateway: once_status\n\nCounted since nginx was started, for all workers.\n\n| metric | |\n| --- | --- |", *(f"| `{name}` | {help_text} |" for name, help_text in gateway_metrics()), ""]
     out.append("## The clients' telemetry\n\nA client tells OpenTelemetry of each call if the application has set it up. In Spring Boot, Micrometer gets the spans as observations, with scope and "
                "verdict. No client tells a key, a tenant or a body.")
     out += spec.telemetry(".md", 150)
-    return "\n".join(out)
+    text = "\n".join(out)
+    return text.replace("INDEX", index(text), 1)
 
 
-def command_document(build, *words):
-    done = subprocess.run([ROOT / build / "cli/pgonce", "help", "--markdown", *words], text=True, capture_output=True, check=True)
-    return NOTE + done.stdout
+def problems_document():
+    out = [NOTE + "# Problems\n", *(f"{paragraph}\n" for paragraph in spec.PROBLEMS_FILE["page"]), "| problem | status | was it carried out? | what a program does |", "| --- | --- | --- | --- |"]
+    out += [f"| [{slug}](#{slug}) | {row['status']} | {row['done']} | {row['program']} |" for slug, row in spec.PROBLEMS.items()]
+    for slug, row in spec.PROBLEMS.items():
+        out.append(f"\n## {slug}\n\n{row['status']}: {row['title']}.\n\n**What happened.** {row['happened']}\n\n**What to do.** {row['client']}")
+    return "\n".join(out) + "\n"
 
 
-def picture(path):
-    """The SVG of a Graphviz text. Graphviz releases draw differently, so the SVG holds the hash of its text, which tells whether it is current."""
-    text = path.read_bytes()
-    mark = f"<!-- SPDX-License-Identifier: PostgreSQL; made by tools/docs.py of {path.name}, {hashlib.sha256(text).hexdigest()[:16]} -->"
-    made = path.with_suffix(".svg")
-    return made, mark, made.exists() and mark in made.read_text()
+COMMAND_ABOUT = "For everyone who types `pgonce` or calls it from a script: each command, its options, and its exit status. `pgonce help COMMAND` prints the same."
+CONFIGURATION_ABOUT = "For operators of `pgonce relay` and `pgonce consume`: each option of their file."
 
 
-def draw(path):
-    made, mark, is_current = picture(path)
-    if not is_current:
-        drawn = subprocess.run(["dot", "-Tsvg", path], text=True, capture_output=True, check=True).stdout
-        made.write_text(re.sub(r"<!-- Generated by.*?-->", mark, drawn, count=1, flags=re.S))
+def command_document(build, about, *words, level=None):
+    """As the command prints it, with a first sentence for the map of the documents, and links to its parts."""
+    text = subprocess.run([ROOT / build / "cli/pgonce", "help", "--markdown", *words], text=True, capture_output=True, check=True).stdout
+    title = re.search("^# .*\n", text, re.M)[0]
+    return NOTE + text.replace(title, f"{title}\n{about}\n" + (f"\n{index(text, level).rstrip()}\n" if level else ""), 1)
 
 
 def main():
@@ -240,15 +311,10 @@ def main():
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     stale = 0
-    for path in sorted((ROOT / "docs").glob("*.dot")):
-        if not options.check:
-            draw(path)
-        elif not picture(path)[2]:
-            stale += 1
-            print(f"{path.relative_to(ROOT)} was changed after its picture was made: install Graphviz, and run make docs")
-    written = {ROOT / "docs" / f"{name}.md": text for name, text in (
-        ("sql", sql_document()), ("c", c_document()), ("command", command_document(options.build)),
-        ("configuration", command_document(options.build, "configuration")), ("metrics", metrics_document()))}  # fmt: skip
+    written = {ROOT / "docs/reference" / f"{name}.md": text for name, text in (
+        ("sql", sql_document()), ("c", c_document()), ("command", command_document(options.build, COMMAND_ABOUT)),
+        ("configuration", command_document(options.build, CONFIGURATION_ABOUT, "configuration", level="##+")), ("metrics", metrics_document()),
+        ("directives", NOTE + directives.document()), ("problems", problems_document()))}  # fmt: skip
     for path, text in (written | plots.drawn()).items():
         if not options.check:
             path.write_text(text)

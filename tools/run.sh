@@ -53,3 +53,5 @@ if [ -n "$payments" ]; then
 	echo "  curl $(told payments status)"
 fi
 echo "  make stop"
+console=$("$pgonce" dev --check --json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["console"] or "")')
+[ -z "$console" ] || printf '\nLook at all of it in a browser: %s\n' "$console"

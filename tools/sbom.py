@@ -42,11 +42,12 @@ def said(*command):
 
 
 def needed(binary):
-    """The shared libraries that the loader looks for; none if the file is not a binary."""
+    """The shared libraries that the loader looks for; none if the file is not a binary. The loader itself is the C library's."""
     with open(binary, "rb") as file:
         if file.read(4) != b"\x7fELF":
             return []
-    return re.findall(r"\(NEEDED\).*\[(.*)\]", subprocess.run(["readelf", "-W", "-d", binary], capture_output=True, text=True, check=True).stdout)
+    found = re.findall(r"\(NEEDED\).*\[(.*)\]", subprocess.run(["readelf", "-W", "-d", binary], capture_output=True, text=True, check=True).stdout)
+    return [soname for soname in found if not soname.startswith("ld-")]
 
 
 def identifier(*words):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Makes sure that a task has the packages it needs: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients,
-# test-clients, test-frameworks, test-citus.
+# bench-instructions, docs, site, test-clients, test-console, test-frameworks, test-citus, deb, release, test-packages.
 # On Debian and Ubuntu it installs the missing packages: it says which and why, and uses sudo only for that. On other systems it only names
 # them.
 # Servers that it installs are neither started nor set to start with the machine.
@@ -28,7 +28,7 @@ libnats-dev:run? build?:library libnats:the NATS client library
 librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
 postgresql:run test bench test-frameworks:server:the private PostgreSQL
-postgresql-server-dev:test? bench? test-citus?:headers:its headers, for pgonce_native and Citus
+postgresql-server-dev:test? bench? test-citus? deb?:headers:its headers, for pgonce_native and Citus
 postgresql-repack:test?:file /usr/lib/postgresql/*/bin/pg_repack:rewrites tables beside a relay at work
 nginx:run test bench:program nginx:the gateway's server
 nats-server:run? test bench-events:program nats-server:the private NATS
@@ -36,21 +36,25 @@ g++:test:program g++:checks that the headers compile as C++
 libcmocka-dev:test lint:library cmocka:the C tests
 python3-pytest:test:module pytest:the tests
 python3-pytest-xdist:test:module xdist:runs tests beside each other
+python3-yaml:test:module yaml:reads the workflows and charts that the tests check
 python3-psycopg2:test bench test-frameworks:module psycopg2:the tests' PostgreSQL client
 curl:run test bench:program curl:asks the gateway; the tests' HTTP/2 client
 openssl:test:program openssl:the tests' certificates
 pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
 rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private RabbitMQ
 python3-pika:test bench-events:module pika:the tests' RabbitMQ client
-default-jre-headless:test?:program java:runs the tests' private Kafka, ElasticMQ (SQS) and Debezium's engine
-default-jdk-headless:test? bench-clients? test-clients? test-frameworks?:program javac:compiles what drives the tests' Debezium engine, and the Java client
-maven:test? bench-clients? test-clients? test-frameworks?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
-kcat:test?:program kcat:the tests' Kafka client
+default-jre-headless:test? bench-events?:program java:runs the tests' private Kafka, ElasticMQ (SQS) and Debezium's engine
+default-jdk-headless:test? bench-clients? test-clients? test-frameworks? release?:program javac:compiles what drives the tests' Debezium engine, and the Java client
+maven:test? bench-events? bench-clients? test-clients? test-frameworks? release?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
+kcat:test? bench-events?:program kcat:the Kafka client of tests and benchmarks
 spin:test:program spin:searches the model of the protocol
 prometheus:test:program promtool:the tests' private Prometheus
+mkdocs:site test?:program mkdocs:makes the site of the documents
+mkdocs-material:site test?:file /usr/share/doc/mkdocs-material:the site's theme, with its search
+graphviz:docs:program dot:draws what is written as a graph
 clang:test lint:program clang:the tests' fuzzer, and the second compiler
 libclang-rt-dev:test?:file /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:the fuzzer's runtime
-valgrind:test:program valgrind:the library's tests in memory checked by value
+valgrind:test bench-instructions:program valgrind:the library's tests in memory checked by value; counts instructions
 gcovr:test:program gcovr:counts the branches that the tests take
 clang-format:lint:program clang-format:the format check
 clang-tidy:lint:program clang-tidy:static analysis
@@ -58,28 +62,55 @@ shellcheck:lint:program shellcheck:the shell check
 postgresql-contrib:bench:file /usr/lib/postgresql/*/bin/pgbench:pgbench
 wrk:bench-gateway bench-clients:program wrk:the load of 'make bench-gateway' and 'make bench-clients'
 redis-server:bench bench-gateway bench-clients:program redis-server:what the benchmarks compare with, and where a peer keeps its keys
-nodejs:bench-gateway bench-events bench-clients test-clients? test-frameworks?:program node:runs the peers, and the Node client
-npm:bench-gateway bench-events bench-clients test-clients? test-frameworks?:program npm:fetches the peers, and what the Node client needs
-python3-venv:bench-clients test-clients? test-frameworks?:module ensurepip:a virtual environment for the Python client
-git:test-frameworks test-citus:program git:fetches the frameworks; tells the version of Citus
+nodejs:bench-gateway bench-events bench-clients test-clients? test-frameworks? release?:program node:runs the peers, and the Node client
+npm:bench-gateway bench-events bench-clients test-clients? test-frameworks? release?:program npm:fetches the peers, and what the Node client needs
+golang:test-packages? bench-clients? release?:program go:builds the Go client's service
+python3-venv:bench-clients test-clients? test-frameworks? release:module ensurepip:a virtual environment for the Python client
+chromium:test-console:program chromium:the browser of the console's tests
+chromium-driver:test-console:program chromedriver:drives it
+python3-selenium:test-console:module selenium:the tests' client of that driver
+fonts-dejavu-core:test-console:file /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf:letters in its screenshots
+git:test-frameworks test-citus deb? release?:program git:fetches the frameworks; tells the version of Citus
 make:test-citus:program make:builds Citus
 libkrb5-dev:test-citus:file /usr/include/gssapi/gssapi.h:headers of PostgreSQL's own headers, for Citus
 libzstd-dev:test-citus:library libzstd:compresses columns of Citus
 liblz4-dev:test-citus:library liblz4:compresses columns of Citus
+dpkg-dev:deb:program dpkg-buildpackage:builds Debian packages
+debhelper:deb:program dh:builds Debian packages
+fakeroot:deb:program fakeroot:files of root in a package that a user builds
+lintian:deb:program lintian:checks Debian packages
+xz-utils:release:program xz:packs the source archive
+ruby-railties:test-packages?:file /usr/share/rubygems-integration/all/specifications/railties-*.gemspec:runs the migrations of Rails' page
+ruby-pg:test-packages?:file /usr/share/rubygems-integration/*/specifications/pg-*.gemspec:its driver
+ruby-activerecord:test-packages?:file /usr/share/rubygems-integration/all/specifications/activerecord-*.gemspec:its models
+bundler:test-packages?:program bundle:finds its gems
+debootstrap:test-packages:program debootstrap:a fresh Debian
+unzip:test-packages:program unzip:unpacks the Go modules, as docs/start/install.md says
+python3-yaml:test-packages:module yaml:reads what the Helm chart renders
+buildah:test-packages?:program buildah:builds and runs the images
+podman:test-packages?:program podman:runs the images
+podman-compose:test-packages?:program podman-compose:runs compose.yaml
+runc:test-packages?:program runc:starts containers
+netavark:test-packages?:file /usr/lib/podman/netavark:networks of containers
+aardvark-dns:test-packages?:file /usr/lib/podman/aardvark-dns:names of containers
+iptables:test-packages?:program iptables:publishes ports of containers
 "
 servers="nginx redis-server pgbouncer nats-server rabbitmq-server prometheus"
 
-usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | test-clients | test-frameworks | test-citus"
+usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | bench-instructions | docs | site | test-clients | test-console | test-frameworks | test-citus | deb | release | test-packages"
 task=${1:?$usage}
 case $task in
 run | build) tasks=$task ;;
 test | lint | bench) tasks="build $task" ;;
-bench-gateway | bench-events | bench-clients) tasks="build bench $task" ;;
-test-clients | test-citus) tasks="build test $task" ;;
-test-frameworks) tasks=$task ;;
+bench-gateway | bench-events | bench-clients | bench-instructions) tasks="build bench $task" ;;
+test-clients | test-console | test-citus) tasks="build test $task" ;;
+test-frameworks | site) tasks=$task ;;
+deb | docs) tasks="build $task" ;;
+release) tasks="build deb release" ;;
+test-packages) tasks="build test deb release test-packages" ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac
-PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin
 
 field() {
 	printf '%s\n' "$table" | awk -F: -v package="$1" -v number="$2" '$1 == package { print $number }'
@@ -196,6 +227,13 @@ versioned() {
 	esac
 }
 
+# An older one cannot fetch the toolchain that a module asks for.
+wanted_go=1.21
+go_is_new() {
+	candidate=$(apt-cache policy golang 2>/dev/null | sed -n 's/^ *Candidate: //p')
+	dpkg --compare-versions "${candidate:-0}" ge "2:$wanted_go"
+}
+
 as_root=""
 if [ "$(id -u)" -ne 0 ]; then
 	as_root="sudo"
@@ -219,7 +257,10 @@ for package in $optional; do
 	case $package in
 	postgresql-server-dev | postgresql-repack) package=$(versioned "$package") ;;
 	esac
-	if apt-cache show "$package" >/dev/null 2>&1; then
+	# To pack a module, an older one will do.
+	if [ "$package" = golang ] && [ "$task" != release ] && ! go_is_new; then
+		echo "The package golang here is older than $wanted_go: what needs it is left out."
+	elif apt-cache show "$package" >/dev/null 2>&1; then
 		install="$install $package"
 	else
 		echo "There is no package $package here: what needs it is left out."

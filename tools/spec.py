@@ -270,9 +270,9 @@ def error_problems(suffix, width):
 
 # ---- the statements of the clients ----
 
-LANGUAGES = {".js": "node", ".py": "python", ".go": "go", ".java": "java"}
+LANGUAGES = {".js": "node", ".py": "python", ".go": "go", ".java": "java", ".sql": "sql"}
 AS_TEXT = ("jsonb", "timestamptz")  # the client sends it as text, which no driver encodes in another way
-CASTS = {".js": "{0}::{1}", ".go": "{0}::{1}", ".java": "{0}::{1}", ".py": "CAST({0} AS {1})"}  # SQLAlchemy takes a colon for a name
+CASTS = {".js": "{0}::{1}", ".go": "{0}::{1}", ".sql": "{0}::{1}", ".java": "{0}::{1}", ".py": "CAST({0} AS {1})"}  # SQLAlchemy takes a colon for a name
 
 
 GRANTED = ", ".join(f"'{word}'" for word, row in VERDICTS.items() if "claim" in row["says"] and row["then"] == "run")
@@ -391,8 +391,6 @@ def lost_claim(suffix, width):
 
 def names(suffix, width):
     most, sentence = NAMES["characters_max"], quoted(suffix, NAMES["tenant_malformed"].format(max=NAMES["characters_max"]))
-    if suffix == ".h":
-        return [f"NAME_BYTES_MAX = {most} * 4, /* of a scope or a tenant: its characters in UTF-8 */"]
     if suffix == ".c":
         return [f"#define NAME_CHARACTERS_MAX {most}", f"#define TENANT_MALFORMED {sentence}"]
     if suffix == ".go":
@@ -402,8 +400,16 @@ def names(suffix, width):
     return [form.format(kinds[0] + "NAME_CHARACTERS_MAX", most), form.format(kinds[1] + "TENANT_MALFORMED", sentence)]
 
 
+def name_bytes(suffix, width):
+    return [f"NAME_BYTES_MAX = {NAMES['characters_max']} * 4, /* of a scope or a tenant: its characters in UTF-8 */"]
+
+
+def owner_max(suffix, width):
+    return [f"const OWNER_CHARACTERS_MAX = {NAMES['owner_characters_max']};"]
+
+
 def key_max(suffix, width):
-    return [{".js": "const KEY_MAX = {};", ".java": "private static final int KEY_LENGTH = {};"}[suffix].format(KEYS["bytes_max"])]
+    return [{".js": "const KEY_MAX = {};", ".java": "static final int KEY_LENGTH = {};"}[suffix].format(KEYS["bytes_max"])]
 
 
 def verdict_names(suffix, width):
@@ -448,6 +454,16 @@ def reasons(suffix, width):
             about = textwrap.wrap(f"/** {row['about']} */".replace("`", ""), width)
             lines += [*about[:1], *(f" * {line}" for line in about[1:]), f"{constant(name)}({code}, {message if row['message'] else 'null'}){end}"]
     return lines
+
+
+def ended(suffix, width):
+    row = REASONS["ended"]
+    return [f'#define REASON_ENDED {quoted(suffix, row["code"])}', f'#define REASON_ENDED_TEXT {quoted(suffix, row["message"])}']
+
+
+def doubt(suffix, width):
+    """The statement of the clients, for libpgonce."""
+    return textwrap.wrap(statement(suffix, STATEMENTS["statements"]["doubt"], None), width - 20, break_on_hyphens=False, break_long_words=False)
 
 
 def retries(suffix, width):
@@ -501,17 +517,21 @@ def asking(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "retries": retries, "statements": statements, "lost-claim": lost_claim, "names": names, "key-max": key_max,
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "problem-base": problem_base, "problem-bases": problem_bases, "problem-cases": problem_cases, "errors": errors, "error-problems": error_problems, "key-faults": key_faults, "key-cases": key_cases, "telemetry": telemetry, "observation": observation, "verdicts": verdicts, "verdict-names": verdict_names, "verdict-problems": verdict_problems, "verdicts-shown": verdicts_shown, "reasons": reasons, "ended": ended, "doubt": doubt, "retries": retries, "statements": statements, "lost-claim": lost_claim, "names": names, "name-bytes": name_bytes, "owner-max": owner_max, "key-max": key_max,
     "statuses-rolled-back": rolled_back, "statuses-asking": asking, "statuses-asking-always": asking_always}
 SOURCES = {
     "contract/access/errors.sql": ["errors"],
     "lib/src/error.c": ["errors"],
+    "lib/src/doubt.c": ["ended"],
     "lib/src/execute.c": ["retries"],
+    "lib/sql/doubt.sql": ["doubt"],
     "lib/src/names.c": ["verdict-names"],
     "lib/src/settle.c": ["lost-claim"],
-    "lib/src/internal.h": ["names"],
+    "lib/src/internal.h": ["name-bytes"],
+    "gateway/ngx_http_once_cache.c": ["name-bytes"],
     "gateway/ngx_http_once_request.c": ["names"],
     "lib/src/key.c": ["key-faults"],
+    "clients/node/lib/claim.js": ["owner-max"],
     "clients/node/lib/key.js": ["key-max", "key-faults"],
     "clients/node/lib/request.js": ["names"],
     "clients/go/key.go": ["key-faults", "names"],
@@ -557,8 +577,8 @@ SOURCES = {
     "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems", "problem-base", "error-problems"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/StoredReason.java": ["reasons"],
     "cli/operate/story.c": ["verdicts-shown"],
-    "docs/concepts.md": ["verdicts"],
-    "docs/runbook.md": ["reasons"],
+    "docs/why/concepts.md": ["verdicts"],
+    "docs/how/runbook.md": ["reasons"],
     "clients/node/lib/trace.js": ["telemetry"],
     "clients/python/src/pgonce/_trace.py": ["telemetry"],
     "clients/go/onceotel/onceotel.go": ["telemetry"],

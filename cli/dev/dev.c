@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "connect.h"
+#include "console_process.h"
 #include "install/install.h"
 #include "install/native.h"
 #include "server.h"
@@ -98,7 +99,7 @@ static char *gateway_user(const server *server)
 	return user == NULL ? cli_duplicate("") : cli_format(" --user %s", user->pw_name);
 }
 
-static void print_lines(const server *server, const char *dsn)
+static void print_lines(const server *server, const char *dsn, const char *console)
 {
 	char *user = gateway_user(server);
 
@@ -108,29 +109,35 @@ static void print_lines(const server *server, const char *dsn)
 	printf(
 	    "  pgonce gateway --dsn \"%s\"%s --upstream http://127.0.0.1:3000   # in front of your service: at port 8080\n",
 	    dsn, user);
-	printf("  pgonce keep --dsn \"%s\"   # if it runs for longer than a day\n\n", dsn);
+	printf("  pgonce keep --dsn \"%s\"   # if it runs for longer than a day\n", dsn);
+	if (console != NULL) {
+		printf("\nThe console: %s\n", console);
+	}
+	putchar('\n');
 	free(user);
 }
 
 static void print_place(const server *server, bool running)
 {
 	char *dsn = server_dsn(server, SERVER_DATABASE);
+	char *console = dev_console_address(server);
 	pid_t pid = 0;
 
 	running = running && server_is_running(server, &pid);
 	if (server->invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i}", "running", running, "dsn", dsn, "host",
+		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:s?}", "running", running, "dsn", dsn, "host",
 		                         server->socket, "database", SERVER_DATABASE, "data", server->data, "log", server->log,
-		                         "pid", (int)pid));
+		                         "pid", (int)pid, "console", running ? console : NULL));
 	} else if (running) {
 		printf("PostgreSQL is running (pid %d), with the contract in database " SERVER_DATABASE
 		       ". Data and log: %s\n\n",
 		       (int)pid, server->home);
-		print_lines(server, dsn);
+		print_lines(server, dsn, console);
 	} else {
 		printf("no server is running in %s\n", server->directory);
 	}
 	fflush(stdout);
+	free(console);
 	free(dsn);
 }
 
@@ -175,6 +182,7 @@ static int run_in_foreground(server *server, int signals)
 	server_unlock(server); /* other commands may check or stop it */
 	int result = wait_in_foreground(server, signals);
 	server_lock(server);
+	dev_console_stop(server);
 	int stopped = server_stop(server);
 	if (result == CLI_OK && stopped == CLI_OK && !server->invocation->given[OPTION_JSON]) {
 		puts("stopped");
@@ -210,6 +218,9 @@ static int start(server *server)
 	if (result == CLI_OK) {
 		result = init_database(server);
 	}
+	if (result == CLI_OK && !server->invocation->given[OPTION_NO_CONSOLE]) {
+		(void)dev_console_start(server); /* the server is of use without it */
+	}
 	if (result == CLI_OK) {
 		print_place(server, true);
 	} else if (!reused) {
@@ -238,6 +249,7 @@ int cli_dev(const cli_invocation *invocation)
 		result = CLI_OK; /* reported, and as requested */
 	} else if (result == CLI_OK && stop) {
 		bool running = server_is_running(&server, NULL);
+		dev_console_stop(&server);
 		result = server_stop(&server);
 		if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 			cli_print_json(json_pack("{s:b, s:b}", "running", 0, "stopped", running));

@@ -37,7 +37,7 @@ static bool set_path(char path[PATH_MAX], const char *directory, const char *nam
 
 /* ---- Processes with the rights of the server's user ---- */
 
-static void become_user(const server *server)
+void server_become_user(const server *server)
 {
 	if (geteuid() == 0 && server->user != 0) {
 		const struct passwd *user = getpwuid(server->user);
@@ -57,7 +57,7 @@ static int as_user(const server *server, server_task *task)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		become_user(server);
+		server_become_user(server);
 		_exit(task(server));
 	}
 	if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status)) {
@@ -82,7 +82,7 @@ static int run_program(const server *server, const char *arguments[])
 		 * Not in the terminal's process group: pgonce handles Ctrl-C and stops the server cleanly.
 		 */
 		setsid();
-		become_user(server);
+		server_become_user(server);
 		int log = open(server->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 		int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
 		sigset_t none;

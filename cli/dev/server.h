@@ -50,5 +50,7 @@ bool server_is_running(const server *server, pid_t *pid);
 int server_start(server *server, bool *reused);
 /* Stops it fast: sessions are ended, data is flushed. CLI_OK also if it does not run. */
 int server_stop(server *server);
+/* For a process that accesses the server: it gets the rights of the server's user. */
+void server_become_user(const server *server);
 /* The connection string of a database in it. Free it. */
 char *server_dsn(const server *server, const char *database);

@@ -136,7 +136,8 @@ static bool find_installed_module(gateway *gateway)
 int nginx_find(gateway *gateway, const char *program, const char *module)
 {
 	static const char install_nginx[] = "install it (Debian, Ubuntu: apt install nginx), or name it with --nginx";
-	static const char install_module[] = "build it (make), install it (make install), or name it with --module";
+	static const char install_module[] =
+	    "install it (the package libnginx-mod-http-once, or make install), or name it with --module";
 
 	if (program != NULL) {
 		if (access(program, X_OK) != 0 || realpath(program, gateway->program) == NULL) {

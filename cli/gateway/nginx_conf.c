@@ -246,7 +246,8 @@ static void put_connections(FILE *out)
 
 static void put_main(const gateway *gateway, FILE *out)
 {
-	fputs("# Written by pgonce gateway. With --print-config it is yours to change: docs/gateway.md.\nload_module ",
+	fputs("# Written by pgonce gateway. With --print-config it is yours to change: "
+	      "docs/reference/gateway.md.\nload_module ",
 	      out);
 	put_quoted(out, gateway->module);
 	fputs(";\n", out);

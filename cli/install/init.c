@@ -104,12 +104,30 @@ static void print_result(const cli_invocation *invocation, const install_result 
 	}
 }
 
+/* --accept-newer: *left if the contract is newer, and stays. CLI_OK, or an exit code. */
+static int leave_newer(const cli_invocation *invocation, PGconn *connection, bool *left)
+{
+	install_state state;
+	int exit_code = install_inspect(invocation, connection, &state);
+
+	*left = exit_code == CLI_OK && state.status == INSTALL_AHEAD;
+	if (*left && invocation->given[OPTION_JSON]) {
+		cli_print_json(json_pack("{s:s, s:s, s:i, s:s}", "result", "newer", "database", state.database, "contract",
+		                         state.contract_version, "pgonce", PGONCE_RELEASE));
+	} else if (*left) {
+		printf("the contract in database %s is newer than this pgonce %s: nothing was changed\n", state.database,
+		       PGONCE_RELEASE);
+	}
+	return exit_code;
+}
+
 int cli_init(const cli_invocation *invocation)
 {
 	PGconn *connection = NULL;
 	install_result result;
 	joined joined = {.now = false};
 	char *node = NULL;
+	bool left = false;
 
 	if (invocation->given[OPTION_PRINT]) {
 		install_print(stdout);
@@ -123,14 +141,17 @@ int cli_init(const cli_invocation *invocation)
 	if (exit_code == CLI_OK) {
 		exit_code = connect_plain(invocation, conninfo, &connection);
 	}
-	if (exit_code == CLI_OK) {
+	if (exit_code == CLI_OK && invocation->given[OPTION_ACCEPT_NEWER]) {
+		exit_code = leave_newer(invocation, connection, &left);
+	}
+	if (exit_code == CLI_OK && !left) {
 		PQsetNoticeReceiver(connection, tell_notice, (void *)(uintptr_t)invocation);
 		exit_code = install_contract(invocation, connection, &result);
 	}
 	if (exit_code == CLI_OK && node != NULL) {
 		exit_code = join_node(invocation, connection, node, &joined);
 	}
-	if (exit_code == CLI_OK) {
+	if (exit_code == CLI_OK && !left) {
 		bool native = !invocation->given[OPTION_NO_NATIVE] && native_install(invocation, connection);
 		print_result(invocation, &result, native, node != NULL ? &joined : NULL);
 	}

@@ -83,6 +83,13 @@ static void judge_migrations(const PGresult *rows, install_state *state)
 	int migrations = 0;
 
 	state->status = INSTALL_CURRENT;
+	if (PQntuples(rows) == 0) {
+		state->status = INSTALL_FOREIGN;
+		copy_text(state->detail, sizeof state->detail,
+		          "once.migration has no rows, as after a dump of the schema alone: load the rows of that dump; drop "
+		          "schemas once and once_job only if all of their tables are empty");
+		return;
+	}
 	for (int row = 0; row < PQntuples(rows); row++) {
 		int version = atoi(PQgetvalue(rows, row, 0));
 		const char *name = PQgetvalue(rows, row, 1);
@@ -180,6 +187,19 @@ int install_inspect(const cli_invocation *invocation, PGconn *connection, instal
 	return result;
 }
 
+/* What to do where PostgreSQL's own message does not say it; or NULL. */
+static const char *hint_of_failure(const contract_part *part, const char *sqlstate)
+{
+	/* No roles exist yet that could be granted. */
+	if (part->kind == CONTRACT_SCHEMA && strcmp(sqlstate, "42501") == 0) {
+		return "connect as the owner of the database, or have them grant this role CREATE on it";
+	}
+	if (strcmp(sqlstate, "55P03") == 0) {
+		return "a transaction holds a table of the contract: run it again when that has ended";
+	}
+	return NULL;
+}
+
 /* One part of the contract; PQexec, because a part is many statements. */
 static int run_part(const cli_invocation *invocation, PGconn *connection, const contract_part *part)
 {
@@ -190,14 +210,12 @@ static int run_part(const cli_invocation *invocation, PGconn *connection, const 
 	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
 		const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
 		char *what = cli_format("nothing was changed: part '%s' of the contract failed", part->name);
-		if (part->kind == CONTRACT_SCHEMA && sqlstate != NULL && strcmp(sqlstate, "42501") == 0) {
-			/* No roles exist yet that could be granted. */
+		const char *hint = hint_of_failure(part, sqlstate != NULL ? sqlstate : "");
+		if (hint != NULL) {
 			char *message = cli_format("%s: %s", what, PQresultErrorField(answer, PG_DIAG_MESSAGE_PRIMARY));
-			result = cli_report(invocation, &(cli_problem){.exit_code = CLI_FAILED,
-			                                               .sqlstate = sqlstate,
-			                                               .message = message,
-			                                               .hint = "connect as the owner of the database, or have them "
-			                                                       "grant this role CREATE on it"});
+			result = cli_report(
+			    invocation,
+			    &(cli_problem){.exit_code = CLI_FAILED, .sqlstate = sqlstate, .message = message, .hint = hint});
 			free(message);
 		} else {
 			result = cli_report_result(invocation, connection, answer, what);
@@ -248,6 +266,11 @@ static int apply_parts(const cli_invocation *invocation, PGconn *connection, ins
 		case CONTRACT_SCHEMA:
 		case CONTRACT_RECORD:
 			exit_code = is_new ? run_part(invocation, connection, part) : CLI_OK;
+			break;
+		case CONTRACT_UPGRADE:
+			exit_code = !is_new && before->contract_version < install_newest_version()
+			                ? run_part(invocation, connection, part)
+			                : CLI_OK;
 			break;
 		case CONTRACT_MIGRATION:
 			if (part->version > before->contract_version) {
@@ -361,6 +384,9 @@ void install_print(FILE *out)
 	fputs("BEGIN;\n", out);
 	for (int i = 0; i < contract_part_count; i++) {
 		const contract_part *part = &contract_parts[i];
+		if (part->kind == CONTRACT_UPGRADE) {
+			continue;
+		}
 		fputs(part->sql, out);
 		if (part->kind == CONTRACT_MIGRATION || part->kind == CONTRACT_CODE) {
 			print_record(out, part);

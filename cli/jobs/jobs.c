@@ -13,6 +13,8 @@
 #include "connect.h"
 #include "conninfo.h"
 #include "jobs.h"
+#include "listen.h"
+#include "notify.h"
 #include "runtime.h"
 
 #define CONFIG_STANDARD "pgonce.conf"
@@ -259,6 +261,7 @@ static void *run_job(void *argument)
 		char quoted[RUNTIME_QUOTE_BYTES];
 		runtime_log(&speaker, RUNTIME_ERROR, "failed", "problem=%s",
 		            runtime_quote(job->problem == NULL ? "" : job->problem, quoted));
+		notify_stopping();
 		runtime_stop();
 	}
 	const uint64_t one = 1;
@@ -278,7 +281,7 @@ int jobs_metrics_start(const cli_invocation *invocation, const char *kind, const
 	if (!invocation->given[OPTION_METRICS]) {
 		return CLI_OK;
 	}
-	if (!metrics_address_is_good(address)) {
+	if (!listen_address_is_good(address)) {
 		return cli_fail(invocation, CLI_USAGE, "127.0.0.1:9187 or [::1]:9187",
 		                "option --metrics: '%s' is not an ADDRESS:PORT (numbers, or localhost)", address);
 	}
@@ -334,6 +337,7 @@ static bool reload(const cli_invocation *invocation, const job_kind *kind, job_s
 	findings findings;
 
 	if (load(invocation, kind, next, &findings)) {
+		notify_reloading();
 		runtime_log(&speaker, RUNTIME_INFO, "reloading", "config=%s", runtime_quote(path_of(invocation), quoted));
 		runtime_stop();
 		return true;

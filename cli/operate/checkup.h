@@ -18,3 +18,9 @@ typedef struct checkup {
  * all levels but "ok".
  */
 void checkup_note(checkup *checkup, const char *check, const char *level, const char *found, const char *advice);
+
+/*
+ * The document that pgonce doctor --json prints, about the database of --dsn, for the console. NULL
+ * after an error message.
+ */
+json_t *doctor_look(const cli_invocation *invocation);

@@ -48,7 +48,7 @@ static const section sections[] = {
     {SQL_DOCTOR_CLOSING, "closing days|consumers behind", true},
     {SQL_DOCTOR_KEEPER, "keeper|keeper steps|keeper clock|retention held", true},
     {SQL_DOCTOR_RELAYS,
-     "relays of another cluster|relays running|events without a relay|relays behind|dead events|messages behind|dead "
+     "foreign relays|relays running|events without a relay|relays behind|dead events|messages behind|dead "
      "messages|relay flush",
      true},
     {SQL_DOCTOR_CAPTURES, "captures|slots that count|publication", true},
@@ -252,18 +252,31 @@ static int check_database(checkup *checkup)
 	return result;
 }
 
+/* With --json. */
+static json_t *document_of(const checkup *checkup)
+{
+	return json_pack("{s:b, s:i, s:i, s:i, s:O}", "well", checkup->failed == 0, "warnings", checkup->warned, "failures",
+	                 checkup->failed, "skipped", checkup->skipped, "checks", checkup->rows);
+}
+
+json_t *doctor_look(const cli_invocation *invocation)
+{
+	checkup checkup = {.invocation = invocation, .rows = json_array()};
+	json_t *document = check_database(&checkup) == CLI_OK ? document_of(&checkup) : NULL;
+
+	json_decref(checkup.rows);
+	return document;
+}
+
 int cli_doctor(const cli_invocation *invocation)
 {
 	checkup checkup = {.invocation = invocation, .rows = invocation->given[OPTION_JSON] ? json_array() : NULL};
-	int result = invocation->given[OPTION_NODES] ? nodes_check(&checkup, invocation->text[OPTION_NODES])
-	                                             : check_database(&checkup);
+	int result = invocation->given[OPTION_NODES] ? nodes_check(&checkup) : check_database(&checkup);
 
 	if (result == CLI_OK) {
 		result = checkup.failed > 0 ? CLI_FAILED : CLI_OK;
 		if (checkup.rows != NULL) {
-			cli_print_json(json_pack("{s:b, s:i, s:i, s:i, s:O}", "well", checkup.failed == 0, "warnings",
-			                         checkup.warned, "failures", checkup.failed, "skipped", checkup.skipped, "checks",
-			                         checkup.rows));
+			cli_print_json(document_of(&checkup));
 		} else {
 			printf("\n%d to repair, %d warnings, %d skipped\n", checkup.failed, checkup.warned, checkup.skipped);
 		}

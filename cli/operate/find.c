@@ -3,17 +3,21 @@
  * belong to this trace ... (once.find). */
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "operator.h"
 #include "plain.h"
+#include "rows.h"
 #include "story.h"
 
 enum {
 	TRACE_DIGITS = 32,
 	TRACEPARENT_LENGTH = 55, /* 00-32-16-2 */
 	PARAMETERS = 11,
+	TAKE = 10, /* the parameter --limit */
+	FIND_MORE = 8,
 	PART_ROWS = 1000
 };
 
@@ -101,7 +105,7 @@ static int read_marks(const cli_invocation *invocation, marks *marks)
 	marks->parameters[2] = invocation->text[OPTION_STATE];
 	marks->parameters[5] = invocation->text[OPTION_EVENT];
 	marks->parameters[7] = invocation->text[OPTION_OWNER];
-	marks->parameters[10] = keep(marks, operator_take(invocation));
+	marks->parameters[TAKE] = keep(marks, operator_take(invocation));
 	if (marks->parameters[5] != NULL && !operator_is_uuid(marks->parameters[5])) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce parked list shows events and their ids",
 		                "option --event: '%s' is not an event's id, which is a UUID", marks->parameters[5]);
@@ -151,22 +155,23 @@ static void print_more(const json_t *row)
 /* The found rows, printed while they arrive: only a part of them is in memory. */
 typedef struct listing {
 	bool as_json;
+	bool with_node;
 	size_t count;
 	json_t *part;  /* for people: rows that are not printed yet; the first of all stays */
 	json_t *first; /* for people */
 	operator_table table;
 	int write_error; /* the errno; 0: none */
-	bool unknown;    /* a row is not JSON */
 } listing;
 
 static void print_part(listing *listing)
 {
-	static const operator_column columns[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
-	                                          {"STATE", "state", COLUMN_TEXT},      {"AGE", "age_ms", COLUMN_AGE},
-	                                          {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column columns[] = {{"NODE", "node", COLUMN_TEXT}, {"SCOPE", "scope", COLUMN_TEXT},
+	                                          {"KEY", "key", COLUMN_TEXT},   {"STATE", "state", COLUMN_TEXT},
+	                                          {"AGE", "age_ms", COLUMN_AGE}, {"TRIES", "attempts", COLUMN_NUMBER},
+	                                          {NULL, NULL, COLUMN_TEXT}};
 
 	if (json_array_size(listing->part) > 0) {
-		operator_print_part(&listing->table, listing->part, columns, print_more);
+		operator_print_part(&listing->table, listing->part, listing->with_node ? columns : columns + 1, print_more);
 		json_array_clear(listing->part);
 	}
 }
@@ -187,32 +192,22 @@ static void print_element(const listing *listing, json_t *row)
 	json_decref(array);
 }
 
-static bool take(void *argument, const PGresult *row)
+static void print_row(listing *listing, json_t *row)
 {
-	listing *listing = argument;
-	/* Numbers larger than a double holds exactly occur only in texts. */
-	json_t *json = json_loads(PQgetvalue(row, 0, 0), JSON_ALLOW_NUL, NULL);
-
-	if (json == NULL) {
-		listing->unknown = true;
-		return false;
-	}
 	if (listing->as_json) {
-		print_element(listing, json);
+		print_element(listing, row);
 	} else {
-		listing->first = listing->first == NULL ? json_incref(json) : listing->first;
-		json_array_append(listing->part, json);
+		listing->first = listing->first == NULL ? json_incref(row) : listing->first;
+		json_array_append(listing->part, row);
 		if (json_array_size(listing->part) == PART_ROWS) {
 			print_part(listing);
 		}
 	}
-	json_decref(json);
 	listing->count++;
 	listing->write_error = ferror(stdout) != 0 ? errno : 0;
-	return listing->write_error == 0;
 }
 
-static void print_end(listing *listing)
+static void print_end(const cli_invocation *invocation, listing *listing)
 {
 	if (listing->as_json) {
 		fputs(listing->count > 0 ? "\n]\n" : "[]\n", stdout);
@@ -222,40 +217,167 @@ static void print_end(listing *listing)
 		return;
 	}
 	const json_t *first = listing->first;
-	char *command = listing->count == 1 ? story_command("show", operator_text(first, "tenant"),
+	char *command = listing->count == 1 ? story_command(invocation, "show", operator_text(first, "tenant"),
 	                                                    operator_text(first, "scope"), operator_text(first, "key"))
-	                                    : cli_duplicate("pgonce show --scope SCOPE --key KEY");
+	                : listing->with_node
+	                    ? cli_duplicate("pgonce show --nodes FILE --tenant TENANT --scope SCOPE --key KEY")
+	                    : cli_duplicate("pgonce show --scope SCOPE --key KEY");
 	putchar('\n');
 	plain_line("the whole story: %s", command);
 	free(command);
 }
 
-static int list(const cli_invocation *invocation, PGconn *connection, const marks *marks)
-{
-	listing listing = {.as_json = invocation->given[OPTION_JSON], .part = json_array()};
-	int result =
-	    connect_stream(invocation, connection, SQL_FIND, PARAMETERS, marks->parameters, "cannot find", take, &listing);
+/* ---- merging ---- */
 
+static const rows_order newest_first[] = {
+    {"created_at", ROWS_NEWEST}, {"tenant", ROWS_TEXT}, {"scope", ROWS_TEXT}, {"key", ROWS_TEXT}, {NULL, ROWS_TEXT}};
+
+/* The intents of one node, as they arrive. */
+typedef struct source {
+	const node *node;
+	json_t *row; /* the next row, or the last that was taken; NULL: at the beginning */
+	bool taken;  /* it is the last one */
+	int64_t asked;
+	int64_t arrived;
+	bool again; /* it was asked for more, and repeats what it has answered before */
+	bool ended;
+} source;
+
+static int send_query(const cli_invocation *invocation, source *source, const marks *marks, int64_t take)
+{
+	const char *parameters[PARAMETERS];
+	char *limit = cli_format("%" PRId64, take);
+
+	memcpy(parameters, marks->parameters, sizeof parameters);
+	parameters[TAKE] = limit;
+	source->asked = take;
+	source->arrived = 0;
+	int result = connect_send(invocation, source->node->connection, SQL_FIND, PARAMETERS, parameters, "cannot find");
+	free(limit);
+	return result;
+}
+
+/* Only of tenants that the node serves, and only what comes after the last one. */
+static bool is_new(const source *source, const json_t *row, int slot)
+{
+	const node *node = source->node;
+
+	return (node->name == NULL || !node->divided || (slot >= 0 && slot < NODE_SLOTS && node->slots[slot].serves)) &&
+	       (!source->again || source->row == NULL || rows_compare(source->row, row, newest_first) < 0);
+}
+
+/*
+ * The next row of the source. The rows that a move has left behind count for its limit, but are not
+ * shown: if that leaves too few, the source is asked for more, and begins anew.
+ */
+static int advance(const cli_invocation *invocation, source *source, const marks *marks)
+{
+	PGresult *answer = NULL;
+	int result = CLI_OK;
+
+	while (!source->ended && source->taken && result == CLI_OK) {
+		result = connect_next(invocation, source->node->connection, "cannot find", &answer);
+		if (result == CLI_OK && answer == NULL) {
+			source->ended = source->arrived < source->asked || source->asked == INT32_MAX;
+			if (!source->ended) {
+				source->again = true;
+				result = send_query(invocation, source, marks,
+				                    source->asked < INT32_MAX / FIND_MORE ? source->asked * FIND_MORE : INT32_MAX);
+			}
+			continue;
+		}
+		source->arrived++;
+		/* Numbers larger than a double holds exactly occur only in texts. */
+		json_t *row = result == CLI_OK ? json_loads(PQgetvalue(answer, 0, 0), JSON_ALLOW_NUL, NULL) : NULL;
+		if (result == CLI_OK && row == NULL) {
+			result = cli_fail(invocation, CLI_FAILED, "pgonce doctor",
+			                  "cannot find: the contract answered in an unknown form");
+		} else if (result == CLI_OK && is_new(source, row, atoi(PQgetvalue(answer, 0, 1)))) {
+			if (source->node->name != NULL) {
+				json_object_set_new(row, "node", json_string(source->node->name));
+			}
+			json_decref(source->row);
+			source->row = json_incref(row);
+			source->taken = false;
+		}
+		json_decref(row);
+		PQclear(answer);
+	}
+	return result;
+}
+static source *first_of(source *sources, size_t count)
+{
+	source *first = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		if (!sources[i].taken && (first == NULL || rows_compare(sources[i].row, first->row, newest_first) < 0)) {
+			first = &sources[i];
+		}
+	}
+	return first;
+}
+
+/* Prints the rows of all sources in one order, until there are enough. */
+static int merge(const cli_invocation *invocation, source *sources, size_t count, const marks *marks, listing *listing)
+{
+	size_t take = (size_t)cli_number(invocation, OPTION_TAKE, OPERATOR_TAKE);
+	int result = CLI_OK;
+
+	for (size_t i = 0; i < count && result == CLI_OK; i++) {
+		result = send_query(invocation, &sources[i], marks, (int64_t)take);
+	}
+	for (size_t i = 0; i < count && result == CLI_OK; i++) {
+		result = advance(invocation, &sources[i], marks);
+	}
+	while (result == CLI_OK && listing->write_error == 0) {
+		source *next = first_of(sources, count);
+		if (next == NULL) {
+			break;
+		}
+		print_row(listing, next->row);
+		next->taken = true;
+		if (listing->count == take) {
+			break;
+		}
+		result = advance(invocation, next, marks);
+	}
+	return result;
+}
+
+static int list(const cli_invocation *invocation, const node_list *nodes, const marks *marks)
+{
+	listing listing = {
+	    .as_json = invocation->given[OPTION_JSON], .with_node = invocation->given[OPTION_NODES], .part = json_array()};
+	source *sources = cli_allocate(nodes->count * sizeof *sources);
+	size_t count = 0;
+
+	for (node *node = node_list_next(nodes, NULL); node != NULL; node = node_list_next(nodes, node)) {
+		sources[count++] = (source){.node = node, .taken = true};
+	}
+	int result = merge(invocation, sources, count, marks, &listing);
 	print_part(&listing);
 	if (result != CLI_OK && listing.count > 0) {
 		cli_note(invocation, "the list is incomplete: %zu intents", listing.count);
-	} else if (result == CLI_OK && listing.unknown) {
-		result =
-		    cli_fail(invocation, CLI_FAILED, "pgonce doctor", "cannot find: the contract answered in an unknown form");
 	} else if (result == CLI_OK && listing.write_error != 0) {
 		result = cli_fail(invocation, CLI_FAILED, NULL, "cannot write to standard output: %s",
 		                  strerror(listing.write_error));
 	} else if (result == CLI_OK) {
-		print_end(&listing);
+		print_end(invocation, &listing);
 	}
 	if (result == CLI_OK && listing.count == 0) {
+		char *where = count == 1 ? node_text(sources[0].node) : cli_format("on %zu nodes", count);
 		result = cli_fail(invocation, CLI_NOT_FOUND,
 		                  "omit an option, or check the database; the work of an open transaction is not visible, and "
 		                  "a result is found only if the outcome names it (result_type, result_id)",
-		                  "no intent matches all these options, in database %s", PQdb(connection));
-	} else if (result == CLI_OK && strtoull(marks->parameters[10], NULL, 10) == listing.count) {
-		cli_note(invocation, "only the newest %s are listed; --limit N lists more", marks->parameters[10]);
+		                  "no intent matches all these options, %s", where);
+		free(where);
+	} else if (result == CLI_OK && strtoull(marks->parameters[TAKE], NULL, 10) == listing.count) {
+		cli_note(invocation, "only the newest %s are listed; --limit N lists more", marks->parameters[TAKE]);
 	}
+	for (size_t i = 0; i < count; i++) {
+		json_decref(sources[i].row);
+	}
+	free(sources);
 	json_decref(listing.part);
 	json_decref(listing.first);
 	return result;
@@ -264,13 +386,13 @@ static int list(const cli_invocation *invocation, PGconn *connection, const mark
 int cli_find(const cli_invocation *invocation)
 {
 	marks marks = {.made_count = 0};
-	once_session *session = NULL;
+	node_list nodes = {.count = 0};
 	int result = read_marks(invocation, &marks);
 
 	if (result == CLI_OK) {
-		result = connect_open(invocation, &session);
+		result = node_list_open(invocation, &nodes);
 	}
-	PGconn *connection = session != NULL ? once_session_connection(session) : NULL;
+	PGconn *connection = result == CLI_OK ? node_list_next(&nodes, NULL)->connection : NULL;
 	if (result == CLI_OK) {
 		result = read_when(invocation, connection, OPTION_SINCE, &marks, 8);
 	}
@@ -278,9 +400,10 @@ int cli_find(const cli_invocation *invocation)
 		result = read_when(invocation, connection, OPTION_UNTIL, &marks, 9);
 	}
 	if (result == CLI_OK) {
-		result = list(invocation, connection, &marks);
+		result = list(invocation, &nodes, &marks);
+		result = node_list_end(invocation, &nodes, result);
 	}
-	once_session_close(session);
+	node_list_close(&nodes);
 	marks_free(&marks);
 	return result;
 }

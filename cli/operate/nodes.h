@@ -5,7 +5,7 @@
 #include "checkup.h"
 
 /*
- * The nodes of a file, one connection string per line; empty lines and lines that begin with # do
- * not count. CLI_OK after its checks, even if they failed, or an exit code after an error message.
+ * The nodes of --nodes. CLI_OK after its checks, even if they failed, or an exit code after an
+ * error message.
  */
-int nodes_check(checkup *checkup, const char *path);
+int nodes_check(checkup *checkup);

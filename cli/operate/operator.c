@@ -12,7 +12,6 @@
 
 enum {
 	LINE_COLUMNS = 80,
-	LISTED_STANDARD = 100,
 	NAME_COLUMN = 12
 };
 
@@ -105,12 +104,12 @@ int operator_run(const cli_invocation *invocation, const operator_verb *verbs)
 
 char *operator_take(const cli_invocation *invocation)
 {
-	return cli_format("%" PRId64, cli_number(invocation, OPTION_TAKE, LISTED_STANDARD));
+	return cli_format("%" PRId64, cli_number(invocation, OPTION_TAKE, OPERATOR_TAKE));
 }
 
 void operator_note_cut(const cli_invocation *invocation, const json_t *list, const char *what)
 {
-	int64_t take = cli_number(invocation, OPTION_TAKE, LISTED_STANDARD);
+	int64_t take = cli_number(invocation, OPTION_TAKE, OPERATOR_TAKE);
 
 	if ((int64_t)json_array_size(list) == take) {
 		cli_note(invocation, "only the first %" PRId64 " %s are listed; --limit N lists more", take, what);

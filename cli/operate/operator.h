@@ -49,7 +49,8 @@ bool operator_is_uuid(const char *text);
 int operator_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when);
 
 enum {
-	OPERATOR_COLUMNS_MAX = 9
+	OPERATOR_COLUMNS_MAX = 9,
+	OPERATOR_TAKE = 100 /* --limit if it is not given */
 };
 
 typedef enum column_kind {

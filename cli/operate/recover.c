@@ -30,7 +30,7 @@ typedef struct tally {
 
 typedef struct recovery {
 	const cli_invocation *invocation;
-	PGconn *connection;
+	const node *node;
 	json_t *decisions; /* with --json */
 	char *after;       /* NULL: at the beginning, or done */
 	tally tallies[KINDS];
@@ -62,16 +62,21 @@ static void tell_decision(recovery *recovery, const PGresult *rows, int row)
 	recovery->other += !known;
 	recovery->seen++;
 	if (recovery->decisions != NULL) {
-		json_array_append_new(recovery->decisions,
-		                      json_pack("{s:o, s:o, s:o, s:i, s:o, s:o, s:o}", "tenant", json_cell(rows, row, 0),
-		                                "scope", json_cell(rows, row, 1), "key", json_cell(rows, row, 2), "fence",
-		                                atoi(cell(rows, row, 3)), "found", json_cell(rows, row, 4), "decided",
-		                                json_cell(rows, row, 5), "reason", json_cell(rows, row, 6)));
+		json_t *decision = json_pack("{s:o, s:o, s:o, s:i, s:o, s:o, s:o}", "tenant", json_cell(rows, row, 0), "scope",
+		                             json_cell(rows, row, 1), "key", json_cell(rows, row, 2), "fence",
+		                             atoi(cell(rows, row, 3)), "found", json_cell(rows, row, 4), "decided",
+		                             json_cell(rows, row, 5), "reason", json_cell(rows, row, 6));
+		if (recovery->node->name != NULL) {
+			json_object_set_new(decision, "node", json_string(recovery->node->name));
+		}
+		json_array_append_new(recovery->decisions, decision);
 		return;
 	}
 	char *named = cli_intent_text(
 	    &(once_intent){.tenant = cell(rows, row, 0), .scope = cell(rows, row, 1), .key = cell(rows, row, 2)});
-	plain_line("%s: %s%s%s", named, decided, cell(rows, row, 6)[0] != '\0' ? ": " : "", cell(rows, row, 6));
+	plain_line("%s%s%s: %s%s%s", recovery->node->name != NULL ? recovery->node->name : "",
+	           recovery->node->name != NULL ? ": " : "", named, decided, cell(rows, row, 6)[0] != '\0' ? ": " : "",
+	           cell(rows, row, 6));
 	free(named);
 }
 
@@ -84,13 +89,14 @@ static int recover_piece(recovery *recovery)
 	const char *parameters[] = {take, invocation->text[OPTION_SCOPE], invocation->text[OPTION_TENANT], recovery->after,
 	                            invocation->given[OPTION_RECOVER_IN_DOUBT] ? "true" : "false"};
 	PGresult *rows = NULL;
-	int result = connect_command(invocation, recovery->connection, "BEGIN", "cannot begin");
+	int result = connect_command(invocation, recovery->node->connection, "BEGIN", "cannot begin");
 
 	if (result == CLI_OK) {
-		result = connect_run(invocation, recovery->connection, SQL_RECOVER, 5, parameters, "cannot recover", &rows);
+		result =
+		    connect_run(invocation, recovery->node->connection, SQL_RECOVER, 5, parameters, "cannot recover", &rows);
 	}
 	if (result == CLI_OK) {
-		result = connect_command(invocation, recovery->connection, dry_run ? "ROLLBACK" : "COMMIT",
+		result = connect_command(invocation, recovery->node->connection, dry_run ? "ROLLBACK" : "COMMIT",
 		                         "these decisions may or may not be stored: run it again");
 	}
 	char *next = NULL;
@@ -152,25 +158,30 @@ int cli_recover(const cli_invocation *invocation)
 	                                 {.decided = "retry", .meaning = "the next attempt runs"},
 	                                 {.decided = "in_doubt", .meaning = "find out, then decide: pgonce in-doubt"},
 	                                 {.decided = "abandoned", .meaning = "its attempts are used up; failed for good"}}};
-	once_session *session = NULL;
+	node_list nodes;
+	int result = node_list_open(invocation, &nodes);
 
-	int result = connect_open(invocation, &session);
 	if (result == CLI_OK) {
-		recovery.connection = once_session_connection(session);
-		recovery.decisions = invocation->given[OPTION_JSON] ? json_array() : NULL;
+		result = node_list_check_open(invocation, &nodes);
+	}
+	bool begun = result == CLI_OK;
+	recovery.decisions = begun && invocation->given[OPTION_JSON] ? json_array() : NULL;
+	recovery.node = begun ? node_list_next(&nodes, NULL) : NULL;
+	for (; recovery.node != NULL && result == CLI_OK; recovery.node = node_list_next(&nodes, recovery.node)) {
 		do {
 			result = recover_piece(&recovery);
 		} while (result == CLI_OK && recovery.after != NULL);
-		/* A run that failed before it read anything has no counts. */
-		if (result == CLI_OK || recovery.seen > 0) {
-			tell_summary(&recovery);
-		}
+	}
+	/* A run that failed before it read anything has no counts. */
+	if (begun && (result == CLI_OK || recovery.seen > 0)) {
+		tell_summary(&recovery);
 	}
 	if (result == CLI_OK && recovery.tallies[2].count > 0) {
 		result = CLI_IN_DOUBT;
 	}
+	result = node_list_end(invocation, &nodes, result);
 	json_decref(recovery.decisions);
 	free(recovery.after);
-	once_session_close(session);
+	node_list_close(&nodes);
 	return result;
 }

@@ -99,13 +99,13 @@ static void tell_opinion(const opinion *opinion)
 }
 
 /* Nothing is decided: prints the story, the answer of verify, and the commands to type. */
-static int explain(const cli_invocation *invocation, PGconn *connection, const once_intent *intent, const story *story)
+static int explain(const cli_invocation *invocation, const node *node, const once_intent *intent, const story *story)
 {
 	opinion opinion = {.asked = false};
 	bool decidable = is_decidable(story->told);
 
 	if (decidable) {
-		ask_verify(connection, intent, &opinion);
+		ask_verify(node->connection, intent, &opinion);
 	}
 	const char *fits = fitting(&opinion);
 	if (invocation->given[OPTION_JSON]) {
@@ -118,8 +118,8 @@ static int explain(const cli_invocation *invocation, PGconn *connection, const o
 		json_decref(known);
 	} else {
 		story_tell(story->told);
-		char *command =
-		    story_command("resolve", intent->tenant == NULL ? "" : intent->tenant, intent->scope, intent->key);
+		char *command = story_command(invocation, "resolve", intent->tenant == NULL ? "" : intent->tenant,
+		                              intent->scope, intent->key);
 		if (decidable) {
 			putchar('\n');
 			tell_opinion(&opinion);
@@ -186,8 +186,8 @@ static json_t *side(const json_t *told)
 	return object;
 }
 
-static void print_decision(const cli_invocation *invocation, const once_intent *intent, const char *reason,
-                           const opinion *opinion, const json_t *before, const json_t *after)
+static void print_decision(const cli_invocation *invocation, const node *node, const once_intent *intent,
+                           const char *reason, const opinion *opinion, const json_t *before, const json_t *after)
 {
 	bool dry_run = invocation->given[OPTION_DRY_RUN];
 	const char *as = invocation->text[OPTION_AS];
@@ -195,15 +195,20 @@ static void print_decision(const cli_invocation *invocation, const once_intent *
 	const char *fits = fitting(opinion);
 
 	if (invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:s, s:s?}", "tenant", intent->tenant,
-		                         "scope", intent->scope, "key", intent->key, "from", operator_text(before, "state"),
-		                         "to", as, "reason", reason, "dry_run", dry_run, "before", side(before), "after",
-		                         side(after), "follows", follows, "verify", opinion->asked ? opinion->answer : NULL));
+		json_t *decision =
+		    json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:s, s:s?}", "tenant", intent->tenant, "scope",
+		              intent->scope, "key", intent->key, "from", operator_text(before, "state"), "to", as, "reason",
+		              reason, "dry_run", dry_run, "before", side(before), "after", side(after), "follows", follows,
+		              "verify", opinion->asked ? opinion->answer : NULL);
+		if (node->name != NULL) {
+			json_object_set_new(decision, "node", json_string(node->name));
+		}
+		cli_print_json(decision);
 		return;
 	}
 	char *named = cli_intent_text(intent);
-	plain_line("%s: %s -> %s%s", named, operator_text(before, "state"), as,
-	           dry_run ? " (dry run: nothing was changed)" : "");
+	plain_line("%s%s%s: %s -> %s%s", node->name != NULL ? node->name : "", node->name != NULL ? ": " : "", named,
+	           operator_text(before, "state"), as, dry_run ? " (dry run: nothing was changed)" : "");
 	free(named);
 	tell_side("before", before);
 	tell_side("after", after);
@@ -218,10 +223,10 @@ static void print_decision(const cli_invocation *invocation, const once_intent *
 	}
 }
 
-static int decide(const cli_invocation *invocation, once_session *session, const once_intent *intent,
-                  const char *reason, const once_outcome *outcome, const json_t *before)
+static int decide(const cli_invocation *invocation, const node *node, const once_intent *intent, const char *reason,
+                  const once_outcome *outcome, const json_t *before)
 {
-	PGconn *connection = once_session_connection(session);
+	PGconn *connection = node->connection;
 	bool dry_run = invocation->given[OPTION_DRY_RUN];
 	once_state was = ONCE_STATE_NONE;
 	once_error *error = NULL;
@@ -232,8 +237,8 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 		ask_verify(connection, intent, &opinion);
 	}
 	int result = connect_command(invocation, connection, "BEGIN", "cannot begin");
-	if (result == CLI_OK && once_resolve(session, intent, state_of_word(invocation->text[OPTION_AS]), reason, outcome,
-	                                     &was, &error) != ONCE_OK) {
+	if (result == CLI_OK && once_resolve(node->session, intent, state_of_word(invocation->text[OPTION_AS]), reason,
+	                                     outcome, &was, &error) != ONCE_OK) {
 		result = cli_report_error(invocation, error);
 	}
 	if (result == CLI_OK) {
@@ -244,7 +249,7 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 		                         "the decision may or may not be stored: check with pgonce show");
 	}
 	if (result == CLI_OK) {
-		print_decision(invocation, intent, reason, &opinion, before, after.told);
+		print_decision(invocation, node, intent, reason, &opinion, before, after.told);
 	}
 	story_free(&after);
 	free(opinion.problem);
@@ -367,6 +372,11 @@ static int check_which(const cli_invocation *invocation)
 		return cli_fail(invocation, CLI_USAGE, hint,
 		                "option --key KEY is required; or --all, for all intents of the scope that are in doubt");
 	}
+	if (!all && invocation->given[OPTION_NODES] && !invocation->given[OPTION_TENANT]) {
+		return cli_fail(invocation, CLI_USAGE,
+		                "--tenant '' for intents without a tenant; pgonce show --nodes finds the tenant",
+		                "option --tenant T is required with --nodes and --key");
+	}
 	for (size_t i = 0; i < sizeof of_one / sizeof of_one[0]; i++) {
 		if (all && invocation->given[of_one[i]]) {
 			return cli_fail(invocation, CLI_USAGE, hint, "option --%s is for one intent, not with --all",
@@ -385,20 +395,21 @@ static int check_which(const cli_invocation *invocation)
 	           : CLI_OK;
 }
 
-static int resolve_one(const cli_invocation *invocation, once_session *session, const char *reason,
+static int resolve_one(const cli_invocation *invocation, const node_list *nodes, const char *reason,
                        const once_outcome *outcome)
 {
 	once_intent intent = cli_intent(invocation);
-	PGconn *connection = once_session_connection(session);
+	const node *node = node_list_next(nodes, NULL);
 	story story = {.document = NULL};
-	int result = story_ask(invocation, connection, &intent, &story);
+	int result = story_ask(invocation, node->connection, &intent, &story);
 
 	if (result == CLI_OK && story.told == NULL) {
-		result = story_absent(invocation, session, &intent);
+		result = story_absent(invocation, node, &intent);
 	} else if (result == CLI_OK && !invocation->given[OPTION_AS]) {
-		result = explain(invocation, connection, &intent, &story);
+		story_mark(node, &story);
+		result = explain(invocation, node, &intent, &story);
 	} else if (result == CLI_OK) {
-		result = decide(invocation, session, &intent, reason, outcome, story.told);
+		result = decide(invocation, node, &intent, reason, outcome, story.told);
 	}
 	story_free(&story);
 	return result;
@@ -408,7 +419,7 @@ int cli_resolve(const cli_invocation *invocation)
 {
 	once_outcome outcome = {.response_status = (int)invocation->number[OPTION_STATUS]};
 	bytes body = {.bytes_max = BODY_BYTES_MAX};
-	once_session *session = NULL;
+	node_list nodes = {.count = 0};
 	char *reason = NULL, *result_type = NULL;
 	int result = check_which(invocation);
 
@@ -423,14 +434,14 @@ int cli_resolve(const cli_invocation *invocation)
 		result = find_reason(invocation, &reason);
 	}
 	if (result == CLI_OK) {
-		result = connect_open(invocation, &session);
+		result = node_list_open(invocation, &nodes);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_ALL]) {
-		result = resolve_many(invocation, once_session_connection(session), reason, &outcome);
+		result = resolve_many(invocation, &nodes, reason, &outcome);
 	} else if (result == CLI_OK) {
-		result = resolve_one(invocation, session, reason, &outcome);
+		result = resolve_one(invocation, &nodes, reason, &outcome);
 	}
-	once_session_close(session);
+	node_list_close(&nodes);
 	free(reason);
 	free(result_type);
 	bytes_free(&body);

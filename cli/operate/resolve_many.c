@@ -19,8 +19,12 @@ enum {
 
 typedef struct decisions {
 	char *since, *until; /* as the server reads them; NULL: not given */
-	/* [{"error": ..., "decided": n, "skipped": n}], in the order of arrival */
+	/*
+	 * [{"error": ..., "decided": n, "skipped": n}], in the order of arrival; with --nodes of each
+	 * node
+	 */
 	json_t *errors;
+	size_t earlier; /* so many of them are of the nodes before */
 	int64_t decided;
 	int64_t skipped; /* decided, or being reported, by another session */
 } decisions;
@@ -68,8 +72,8 @@ static void count(decisions *decisions, const PGresult *rows, int row)
 
 	decisions->decided += decided;
 	decisions->skipped += skipped;
-	json_array_foreach(decisions->errors, index, known)
-	{
+	for (index = decisions->earlier; index < json_array_size(decisions->errors); index++) {
+		known = json_array_get(decisions->errors, index);
 		const char *met = json_string_value(json_object_get(known, "error"));
 		if (met == NULL ? error == NULL : error != NULL && strcmp(met, error) == 0) {
 			decided += json_integer_value(json_object_get(known, "decided"));
@@ -111,9 +115,9 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 	free(named);
 	json_array_foreach(decisions->errors, index, each)
 	{
-		const char *error = json_string_value(json_object_get(each, "error"));
-		plain_line("  %8" JSON_INTEGER_FORMAT "  %s", json_integer_value(json_object_get(each, "decided")),
-		           error != NULL ? error : "(no error code)");
+		const char *error = json_string_value(json_object_get(each, "error")), *node = operator_text(each, "node");
+		plain_line("  %8" JSON_INTEGER_FORMAT "  %s%s%s", json_integer_value(json_object_get(each, "decided")), node,
+		           node[0] != '\0' ? ": " : "", error != NULL ? error : "(no error code)");
 	}
 	if (decisions->skipped > 0) {
 		printf("  %8" PRId64 "  skipped: others are deciding or reporting them; run it again\n", decisions->skipped);
@@ -141,19 +145,17 @@ static int resolve_piece(const cli_invocation *invocation, PGconn *connection, c
 	return result;
 }
 
-int resolve_many(const cli_invocation *invocation, PGconn *connection, const char *reason, const once_outcome *outcome)
+static int resolve_node(const cli_invocation *invocation, const node *node, const char *reason,
+                        const once_outcome *outcome, decisions *decisions)
 {
-	decisions decisions = {.errors = json_array()};
 	char *status = cli_format("%d", outcome->response_status);
 	char *body = hexadecimal(outcome->response_body);
 	char *after = NULL;
 	PGresult *rows = NULL;
-	int result = operator_read_time(invocation, connection, OPTION_SINCE, true, &decisions.since);
+	int result = CLI_OK;
+	bool more = true;
 
-	if (result == CLI_OK) {
-		result = operator_read_time(invocation, connection, OPTION_UNTIL, true, &decisions.until);
-	}
-	bool more = result == CLI_OK;
+	decisions->earlier = json_array_size(decisions->errors);
 	while (more) {
 		const char *parameters[PARAMETERS] = {invocation->text[OPTION_SCOPE],
 		                                      invocation->text[OPTION_AS],
@@ -163,15 +165,15 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 		                                      outcome->response_headers,
 		                                      invocation->text[OPTION_TENANT],
 		                                      invocation->text[OPTION_ERROR_CODE],
-		                                      decisions.since,
-		                                      decisions.until,
+		                                      decisions->since,
+		                                      decisions->until,
 		                                      invocation->given[OPTION_DRY_RUN] ? "true" : "false",
 		                                      after};
-		result = resolve_piece(invocation, connection, parameters, &rows);
+		result = resolve_piece(invocation, node->connection, parameters, &rows);
 		free(after);
 		after = NULL;
 		for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
-			count(&decisions, rows, row);
+			count(decisions, rows, row);
 			if (row == 0 && !PQgetisnull(rows, row, 3)) {
 				after = cli_duplicate(PQgetvalue(rows, row, 3));
 			}
@@ -180,6 +182,32 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 		rows = NULL;
 		more = result == CLI_OK && after != NULL;
 	}
+	for (size_t i = decisions->earlier; node->name != NULL && i < json_array_size(decisions->errors); i++) {
+		json_object_set_new(json_array_get(decisions->errors, i), "node", json_string(node->name));
+	}
+	free(after);
+	free(body);
+	free(status);
+	return result;
+}
+
+int resolve_many(const cli_invocation *invocation, const node_list *nodes, const char *reason,
+                 const once_outcome *outcome)
+{
+	decisions decisions = {.errors = json_array()};
+	PGconn *connection = node_list_next(nodes, NULL)->connection;
+	int result = node_list_check_open(invocation, nodes);
+
+	if (result == CLI_OK) {
+		result = operator_read_time(invocation, connection, OPTION_SINCE, true, &decisions.since);
+	}
+	if (result == CLI_OK) {
+		result = operator_read_time(invocation, connection, OPTION_UNTIL, true, &decisions.until);
+	}
+	for (node *node = node_list_next(nodes, NULL); node != NULL && result == CLI_OK;
+	     node = node_list_next(nodes, node)) {
+		result = resolve_node(invocation, node, reason, outcome, &decisions);
+	}
 	if (result == CLI_OK || decisions.decided > 0) {
 		tell(invocation, reason, &decisions);
 	}
@@ -187,10 +215,7 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 		result = CLI_IN_DOUBT;
 	}
 	json_decref(decisions.errors);
-	free(after);
 	free(decisions.until);
 	free(decisions.since);
-	free(body);
-	free(status);
-	return result;
+	return node_list_end(invocation, nodes, result);
 }

@@ -3,8 +3,10 @@
  * that are in doubt (once.resolve_many). */
 #pragma once
 
-#include "connect.h"
+#include "node_list.h"
 
 /* `named` describes the intents, for a message: free it. */
 char *resolve_many_named(const cli_invocation *invocation);
-int resolve_many(const cli_invocation *invocation, PGconn *connection, const char *reason, const once_outcome *outcome);
+/* On each node that is asked, one after the other. */
+int resolve_many(const cli_invocation *invocation, const node_list *nodes, const char *reason,
+                 const once_outcome *outcome);

@@ -58,12 +58,35 @@ void story_free(story *story)
 	*story = (struct story){.document = NULL};
 }
 
-int story_absent(const cli_invocation *invocation, once_session *session, const once_intent *intent)
+void story_mark(const node *node, story *story)
 {
+	size_t length = story->document == NULL ? 0 : strlen(story->document);
+
+	if (node->name == NULL || length == 0 || story->document[length - 1] != '}') {
+		return;
+	}
+	json_t *name = json_string(node->name);
+	char *quoted = json_dumps(name, JSON_ENCODE_ANY);
+	/* Its text, so that its numbers stay as written. */
+	while (length > 0 && strchr("}\n ", story->document[length - 1]) != NULL) {
+		length--;
+	}
+	char *longer =
+	    cli_format("%.*s,\n    \"node\": %s\n}", (int)length, story->document, quoted != NULL ? quoted : "null");
+	free(story->document);
+	story->document = longer;
+	free(quoted);
+	json_decref(name);
+}
+
+int story_absent(const cli_invocation *invocation, const node *node, const once_intent *intent)
+{
+	once_session *session = node->session;
 	once_answer *peek = NULL;
 	char *named = cli_intent_text(intent);
 	bool expired = once_peek(session, intent, &peek, NULL) == ONCE_OK && once_answer_verdict(peek) == ONCE_EXPIRED_KEY;
-	char *detail = cli_format("%s; database=%s", named, PQdb(once_session_connection(session)));
+	char *detail = cli_format("%s; %s=%s", named, node->name != NULL ? "node" : "database",
+	                          node->name != NULL ? node->name : PQdb(node->connection));
 
 	cli_report(
 	    invocation,
@@ -119,13 +142,19 @@ static char *quoted(const char *word)
 	return text;
 }
 
-char *story_command(const char *verb, const char *tenant, const char *scope, const char *key)
+char *story_command(const cli_invocation *invocation, const char *verb, const char *tenant, const char *scope,
+                    const char *key)
 {
-	char *quoted_tenant = quoted(tenant), *quoted_scope = quoted(scope), *quoted_key = quoted(key);
+	const char *nodes = invocation->text[OPTION_NODES];
+	bool names_tenant = tenant[0] != '\0' || nodes != NULL; /* with --nodes none means any tenant */
+	char *quoted_nodes = quoted(nodes != NULL ? nodes : ""), *quoted_tenant = quoted(tenant);
+	char *quoted_scope = quoted(scope), *quoted_key = quoted(key);
 	/* "--key=": a key may begin with a dash. */
-	char *text = cli_format("pgonce %s%s%s --scope=%s --key=%s", verb, tenant[0] != '\0' ? " --tenant=" : "",
-	                        tenant[0] != '\0' ? quoted_tenant : "", quoted_scope, quoted_key);
+	char *text = cli_format("pgonce %s%s%s%s%s --scope=%s --key=%s", verb, nodes != NULL ? " --nodes=" : "",
+	                        nodes != NULL ? quoted_nodes : "", names_tenant ? " --tenant=" : "",
+	                        names_tenant ? quoted_tenant : "", quoted_scope, quoted_key);
 
+	free(quoted_nodes);
 	free(quoted_tenant);
 	free(quoted_scope);
 	free(quoted_key);

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "connect.h"
+#include "node_list.h"
 
 typedef struct story {
 	char *
@@ -36,6 +36,12 @@ void story_tell(const json_t *told);
 /* What the next attempt would get, as a sentence. */
 const char *story_meaning(const char *verdict);
 /* Reports that there is none, or that its day is retired; CLI_NOT_FOUND. */
-int story_absent(const cli_invocation *invocation, once_session *session, const once_intent *intent);
-/* "pgonce VERB --tenant T --scope S --key K", quoted for a shell; free it. */
-char *story_command(const char *verb, const char *tenant, const char *scope, const char *key);
+int story_absent(const cli_invocation *invocation, const node *node, const once_intent *intent);
+/* Adds the member "node" to a document of the server, with --nodes. */
+void story_mark(const node *node, story *story);
+/*
+ * "pgonce VERB --nodes FILE --tenant T --scope S --key K", quoted for a shell; --nodes only if it
+ * is given. Free it.
+ */
+char *story_command(const cli_invocation *invocation, const char *verb, const char *tenant, const char *scope,
+                    const char *key);

@@ -34,7 +34,8 @@ SELECT 'keeper clock', CASE WHEN count(*) = 0 THEN 'ok' WHEN count(since) = 0 TH
 UNION ALL
 SELECT 'retention held', CASE WHEN count(*) > 0 THEN 'warning'
             WHEN EXISTS (SELECT FROM held AS h WHERE h.what = 'clock' AND h.since IS NULL) THEN 'skipped' ELSE 'ok' END,
-       coalesce(left(string_agg(format('%s %s since %s', what, name, to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')), '; '
+       coalesce(left(string_agg(what || ' ' || name
+           || coalesce(' since ' || to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'), ''), '; '
            ORDER BY since), 250), (SELECT 'by the clock alone: ' || h.hint FROM held AS h WHERE h.what = 'clock'), 'by nothing'),
        coalesce(left(string_agg(DISTINCT hint, ' '), 250), 'the named ones hold it: nothing is deleted that may be redelivered')
-  FROM held WHERE what <> 'clock' AND since < clock_timestamp() - interval '1 hour'
+  FROM held WHERE what <> 'clock' AND (since < clock_timestamp() - interval '1 hour' OR what = 'move')

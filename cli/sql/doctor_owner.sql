@@ -8,8 +8,8 @@ WITH owners AS (
     UNION SELECT pg_get_userbyid(n.nspowner) FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('once', 'once_job')
 ), roles AS (
     SELECT wanted.role_name, r.oid
-      FROM unnest(ARRAY['once_app', 'once_tenant', 'once_relay', 'once_capture', 'once_consumer', 'once_keeper', 'once_reader',
-               'once_admin']) AS wanted (role_name)
+      FROM unnest(ARRAY['once_app', 'once_tenant', 'once_relay', 'once_capture', 'once_consumer', 'once_keeper', 'once_support',
+               'once_reader', 'once_admin']) AS wanted (role_name)
       LEFT JOIN pg_catalog.pg_roles AS r ON r.rolname = wanted.role_name
 ), opened AS (
     SELECT c.oid::regclass::text AS name, a.grantee, a.privilege_type, c.relkind

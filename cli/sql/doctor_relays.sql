@@ -17,7 +17,7 @@ WITH relays AS (
            extract(epoch FROM clock_timestamp() - min(m.parked_at) FILTER (WHERE m.state <> 'dead')) AS oldest_s
       FROM once.parked_message AS m GROUP BY m.consumer
 )
-SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
+SELECT 'foreign relays', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
        'after pg_repack of once.relay, or a dump restored into its own cluster, once.relay_adopt(relay, reason, xids_continue => true) '
            || 'continues where it was; after a restore from elsewhere xids_continue => false begins now, and once.parked_replay publishes '

@@ -13,9 +13,10 @@ SELECT json_build_object(
            AND ($2::text IS NULL OR (s.kind = 'event' AND s.holder = $2))
            AND ($3::text IS NULL OR (s.kind = 'message' AND s.holder = $3)) AND ($5::text IS NULL OR s.topic = $5 OR s.topic IS NULL)),
     'parked', (
-        SELECT coalesce(json_agg(to_jsonb(l) - 'row' || jsonb_build_object(
+        SELECT coalesce(json_agg(to_jsonb(l) - '{place,row}'::text[] || jsonb_build_object(
                    'next_ms', CASE WHEN isfinite(l.next_at)
                                    THEN floor(extract(epoch FROM l.next_at - clock_timestamp()) * 1000)::bigint END,
                    'age_ms', floor(extract(epoch FROM clock_timestamp() - l.since) * 1000)::bigint) ORDER BY l.row), '[]'::json)
           FROM once.parked_list($1, $2, $3, $4, $5, $6, $7, $8, $9::timestamptz, NULL, $10::integer) WITH ORDINALITY AS l (kind, holder,
-               state, id, topic, event_type, tenant, aggregate_type, aggregate_id, key, attempts, next_at, error, sqlstate, since, row)))
+               state, id, topic, event_type, tenant, aggregate_type, aggregate_id, key, attempts, next_at, error, sqlstate, since, place,
+               row)))

@@ -2,12 +2,6 @@
 -- What pgonce top shows besides the running attempts (top_running.sql), as one document. See top_picture.c.
 WITH metric AS MATERIALIZED (
     SELECT m.name, m.labels, m.value FROM once.metrics() AS m
-), attempt AS (
-    -- Messages are counted with them. A takeover is an attempt that runs.
-    SELECT CASE WHEN c.verdict IN ('stale', 'retryable', 'process') THEN 'new' WHEN c.verdict = 'duplicate' THEN 'replay'
-                WHEN c.verdict = 'message_mismatch' THEN 'mismatch'
-                WHEN c.verdict IN ('final', 'in_doubt', 'expired') THEN 'refused' ELSE c.verdict END AS verdict, sum(c.count) AS count
-      FROM once.counts() AS c GROUP BY 1
 ), relay AS (
     SELECT m.labels->>'relay' AS relay, coalesce(m.labels->>'topic', '') AS topic,
            sum(m.value) FILTER (WHERE m.name = 'pgonce_outbox_pending') AS pending,
@@ -20,7 +14,7 @@ WITH metric AS MATERIALIZED (
 SELECT jsonb_build_object(
     'now', clock_timestamp(), 'epoch', extract(epoch FROM clock_timestamp())::double precision,
     'server', split_part(current_setting('server_version'), ' ', 1), 'database', current_database(), 'role', session_user,
-    'attempts', (SELECT coalesce(jsonb_object_agg(a.verdict, a.count), '{}') FROM attempt AS a),
+    'attempts', (SELECT coalesce(jsonb_object_agg(a.kind, a.count), '{}') FROM once.attempt_counts() AS a),
     'relays', (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay, 'topic', r.topic, 'pending', r.pending,
                    'parked', r.parked, 'dead', r.dead, 'lag_seconds', r.lag)
                    ORDER BY r.dead DESC NULLS LAST, r.lag DESC NULLS LAST, r.relay, r.topic), '[]')

@@ -39,6 +39,8 @@ type attempt[T any] struct {
 	proceeded, applied bool   // the effect was called; it returned
 	isGone             bool   // the effect has ended the transaction
 	gone               []byte // the fingerprint then
+	closed             *Error // the node of the attempt before did not serve the tenant
+	refused            *Error // nor does that of this one: nothing was done
 }
 
 // starter asks whether an intent may run. hashed: what is hashed after the salt; nil: the database
@@ -50,6 +52,7 @@ type starter struct {
 	whole              Query
 	fence              int32
 	message            bool // whole calls once.receive, which tells whether to apply the message
+	thrown             bool // the effect has ended its transaction, and then with a panic
 }
 
 func newStarter(scope, key string, request any, o options, traceparent any) (*starter, error) {
@@ -109,7 +112,7 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 	if inDoubt {
 		connecting = nil
 	}
-	session, err := a.client.connect(asking, connecting, a.options.within)
+	session, err := a.client.connect(asking, connecting, a.options, a.closed)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -126,8 +129,17 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 	var taken atomic.Bool
 	ours := true
 	defer func() {
-		if ours || taken.CompareAndSwap(false, true) {
-			end()
+		if !ours && !taken.CompareAndSwap(false, true) {
+			return
+		}
+		thrown := false
+		func() {
+			defer end()
+			thrown = !ours && !a.applied && a.isElsewhere(ctx, session) // a panic, which goes on
+		}()
+		if thrown {
+			a.start.thrown = true
+			_ = a.doubtGone(ctx, ErrTransactionEnded)
 		}
 	}()
 
@@ -150,7 +162,7 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 		a.undone = true
 		return Answer{}, ErrUnavailable.because(errUndone)
 	}
-	a.proceeded = true
+	a.proceeded, a.gone = true, found.fingerprint
 	if ctx.Err() != nil {
 		return Answer{}, context.Cause(ctx)
 	}
@@ -189,7 +201,11 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 		return Answer{}, cause // abandoned
 	}
 	if cause != nil && how == endAbort && !session.Gone() {
-		return Answer{}, a.failed(ctx, session, cause)
+		err := a.failed(ctx, session, cause)
+		if !a.lost && a.isElsewhere(ctx, session) {
+			err = ErrTransactionEnded.because(undeclared(cause))
+		}
+		return Answer{}, err
 	}
 	err = a.end(ctx, session, found, &answer, how, cause)
 	settled = err == nil && how != endRelease
@@ -204,26 +220,32 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 var errUndone = errors.New("the connection was lost before COMMIT, and nothing is done twice")
 
 // No wait for a connection is endless: connecting ends it, or the time that a call has.
-func (c *Client[T]) connect(asking, connecting context.Context, within time.Duration) (Session[T], error) {
+func (c *Client[T]) connect(asking, connecting context.Context, o options, closed *Error) (Session[T], error) {
 	if connecting == nil {
-		bounded, cancel := context.WithTimeout(asking, within)
+		bounded, cancel := context.WithTimeout(asking, o.within)
 		defer cancel()
 		connecting = bounded
 	}
 	began := time.Now()
-	session, err := c.door.Connect(connecting)
-	if err == nil {
-		return session, nil
+	door, err := c.doorOf(connecting, o.tenant, closed)
+	isRouted := err == nil
+	if isRouted {
+		var session Session[T]
+		if session, err = door.Connect(connecting); err == nil {
+			return session, nil
+		}
 	}
 	var known *Error
 	switch {
 	case errors.As(context.Cause(connecting), &known): // the middleware says why
 	case asking.Err() != nil:
 		return nil, context.Cause(asking)
+	case !isRouted && connecting.Err() == nil:
+		return nil, err
 	default:
 		known = ErrUnavailable
 	}
-	if connecting.Err() != nil {
+	if isRouted && connecting.Err() != nil {
 		err = fmt.Errorf("no connection was free within %d ms: %w", time.Since(began).Milliseconds(), err)
 	}
 	return nil, known.because(err)
@@ -262,31 +284,61 @@ func (a *attempt[T]) ask(asking context.Context, session Session[T]) (*row, erro
 // What follows from how the effect has ended. From here on the caller's cancellation cannot come in
 // between.
 func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, answer *Answer, how ending, cause error) error {
+	refused, swallowed := session.Refused(), how == endDone && session.Failed()
 	switch {
-	case session.Gone():
-		a.isGone, a.gone = true, found.fingerprint
-		return ErrTransactionEnded.because(cause)
-	case session.Refused():
-		return ErrTransactionControl.because(cause)
+	case (session.Gone() || refused || swallowed || how == endRelease) && a.isElsewhere(ctx, session):
+		return ErrTransactionEnded.because(undeclared(cause))
+	case refused:
+		return ErrTransactionControl.because(undeclared(cause))
 	case how == endRelease:
 		return nil
-	case how == endDone && session.Failed():
+	case swallowed:
 		return ErrSwallowed
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
 	defer cancel()
+	var err error
 	if how == endDoubt {
-		return a.doubt(closing, session, found, *answer)
+		err = a.doubt(closing, session, found, *answer)
+	} else {
+		err = a.store(closing, session, found, answer, how, cause)
 	}
-	if err := a.store(closing, session, found, answer, how, cause); err != nil {
-		if errors.Is(named(err), ErrNotStarted) {
-			a.isGone, a.gone = true, found.fingerprint // there is a transaction, and it is another one
-			return ErrTransactionEnded.because(err)
-		}
+	switch {
+	case isAnother(err), errors.Is(err, ErrSwallowed) && a.isElsewhere(ctx, session):
+		a.isGone = true // there is no transaction, or another one
+		return ErrTransactionEnded.because(err)
+	case err != nil || how == endDoubt:
 		return err
 	}
 	answer.Traceparent, answer.Fence, answer.Replayed = value(found.tra), int(value(found.fence)), false
 	return nil
+}
+
+// Has the effect ended the transaction, and perhaps begun another one? Nothing is stored then, and the
+// effect is taken back where it has not.
+func (a *attempt[T]) isElsewhere(ctx context.Context, session Session[T]) bool {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+	defer cancel()
+	a.isGone = session.Gone() || isAnother(session.Undo(closing, undo))
+	return a.isGone
+}
+
+// Of statements that end an attempt: the transaction has not started it, and has not set its savepoint.
+func isAnother(err error) bool {
+	switch SQLStateOf(err) {
+	case ErrNotStarted.SQLState, ErrAlreadyStarted.SQLState, ErrAnotherFingerprint.SQLState, "25P01", "3B001":
+		return true
+	default:
+		return false
+	}
+}
+
+// A failure for good that is not the outcome: as the cause of an error it must not be found.
+func undeclared(cause error) error {
+	if asFinal(cause) == nil {
+		return cause
+	}
+	return errors.New(cause.Error())
 }
 
 // The effect has ended the transaction, perhaps by COMMIT: the outcome is unknown, and no attempt may
@@ -298,7 +350,7 @@ func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
 	defer cancel()
 	var stored *bool
-	err := a.client.door.QueryRow(closing, Query{
+	err := a.client.of(a.options.tenant).QueryRow(closing, Query{
 		SQL:  sqlDoubt,
 		Args: []any{a.scope, a.key, a.options.tenant, a.gone, a.start.traceparent, reasonEnded.code, reasonEnded.message, nil},
 	}, &stored)
@@ -424,6 +476,9 @@ func (a *attempt[T]) failed(ctx context.Context, session Session[T], err error) 
 	}
 	if isConflict(err) {
 		return retry{err}
+	}
+	if !a.proceeded {
+		a.refused = a.client.refusal(err)
 	}
 	return err
 }

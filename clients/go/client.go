@@ -14,6 +14,8 @@ import (
 // oncepgx.New or oncesql.New. It may be used by many goroutines at once, and owns nothing.
 type Client[T any] struct {
 	door    Door[T]
+	inside  func(tx T) Querier // this and route in place of door: several nodes
+	route   Route[Door[T]]
 	options options
 }
 
@@ -157,9 +159,12 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 	deadline := began.Add(o.within)
 	inDoubt, lostBefore := false, false
 	trusted, spent := true, false
+	var closed *Error // the node of the attempt before has refused it
+	rerouted := false
 	for ; ; tries++ {
-		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, trusted: trusted, effect: effect, spent: spent}
+		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, trusted: trusted, effect: effect, spent: spent, closed: closed}
 		answer, err = try.once(ctx, inDoubt)
+		closed = try.refused
 		if try.guessed && !try.proceeded && errors.Is(err, ErrMismatch) {
 			trusted = false // or it is the salt that is another: the contract was installed anew
 			continue
@@ -181,7 +186,14 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 		if try.isGone {
 			return Answer{}, try.doubtGone(ctx, err)
 		}
+		if !try.proceeded {
+			err = ofContractItself(err)
+		}
 		err = named(err)
+		if closed != nil && !rerouted {
+			rerouted = true
+			continue
+		}
 		var again retry
 		active := errors.Is(err, ErrActive)
 		switch {
@@ -238,11 +250,11 @@ func observed(kind string, answer Answer, err error, attempts int) Observed {
 	return seen
 }
 
-// What only the contract can say, having looked.
+// What only the contract can say, having looked. A node that does not serve the tenant has not.
 func isVerdict(err error) bool {
 	var known *Error
 	var final *FinalError
-	return errors.As(err, &final) || (errors.As(err, &known) && known.SQLState != "" && bySQLState[known.SQLState] != nil && known.Code != ErrActive.Code)
+	return errors.As(err, &final) || (errors.As(err, &known) && known.SQLState != "" && bySQLState[known.SQLState] != nil && known.Code != ErrActive.Code && known.Code != ErrSlotClosed.Code)
 }
 
 func giveUp(err error, inDoubt bool) error {

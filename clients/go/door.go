@@ -45,11 +45,14 @@ type Session[T any] interface {
 	// Refused says that the effect has tried to end the transaction, and was not let.
 	Refused() bool
 	// Gone says that the effect has ended it all the same. False where the driver cannot tell: then
-	// Close fails (P4012).
+	// Close fails (P4012), or Undo (3B001, 25P01).
 	Gone() bool
 	// Close sends the commands, the query and COMMIT, in one round trip where the driver can.
 	// unknown: COMMIT may have succeeded, and its reply was lost.
 	Close(ctx context.Context, commands []string, query Query, dest ...any) (unknown bool, err error)
+	// Undo sends the command, which takes the effect back and fails where the transaction is another one.
+	// It may send ROLLBACK behind it; Rollback follows in any case.
+	Undo(ctx context.Context, command string) error
 	// Rollback ends the transaction, if there is one.
 	Rollback(ctx context.Context)
 	// Abandon does what Rollback and Release do, from another goroutine, while the effect may be in the

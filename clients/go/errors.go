@@ -5,6 +5,9 @@ package once
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
 )
 
 // Error is a decision of the contract, or of this client, that no effect follows from. Compare it
@@ -18,7 +21,11 @@ type Error struct {
 	Message   string
 	// Traceparent of the attempt that this is about, where the contract told.
 	Traceparent string
-	cause       error
+	// Slot of the tenant, and its Epoch at the node that has refused, of ErrSlotClosed. Slot is -1 where the
+	// driver does not tell.
+	Slot  int
+	Epoch int64
+	cause error
 }
 
 func (e *Error) Error() string { return "pgonce: " + e.Message }
@@ -93,6 +100,10 @@ var (
 	ErrOutcomeUnknown = &Error{Code: "outcome_unknown", Status: 503, Retryable: true, Message: "the connection was lost during COMMIT, and what became of it cannot be learnt now"}
 	// ErrUnavailable: the database could not be asked. Nothing was done.
 	ErrUnavailable = &Error{Code: "unavailable", Status: 503, Retryable: true, Message: "the database cannot be asked; nothing was done"}
+	// ErrContract: the database has no contract, or one of another version. Nothing was done.
+	ErrContract = &Error{Code: "contract", Status: 503, Message: "the database has no contract, or one that this client does not know: run pgonce init, or pgonce.sql"}
+	// ErrNotDivided: one of several nodes is not divided, and would run what another has run before.
+	ErrNotDivided = &Error{Code: "not_divided", Status: 500, Message: "a node is not divided, so it cannot share the tenants with others"}
 	// ErrConflict: rolled back by 40001 or 40P01 until the deadline passed.
 	ErrConflict = &Error{Code: "serialization", SQLState: "40001", Status: 503, Retryable: true, Message: "rolled back by a conflict with other transactions until the deadline passed"}
 	// ErrLeaseLost is the cause of a lease's context, once another attempt may hold the intent.
@@ -112,13 +123,54 @@ func SQLStateOf(err error) string {
 func named(err error) error {
 	var already *Error
 	var final *FinalError
+	if own, is := err.(unrouted); is {
+		return own.error
+	}
 	if err == nil || errors.As(err, &already) || errors.As(err, &final) {
 		return err
 	}
 	if known := bySQLState[SQLStateOf(err)]; known != nil {
-		return known.because(err)
+		told := known.because(err)
+		if known == ErrSlotClosed {
+			told.Slot, told.Epoch = slotOfError(err)
+		}
+		return told
 	}
 	return err
+}
+
+// Of a statement of this client's, before anything of the application ran: a missing schema or function
+// can only be the contract's.
+func ofContractItself(err error) error {
+	if _, own := err.(unrouted); own {
+		return err
+	}
+	if state := SQLStateOf(err); state != "3F000" && state != "42883" {
+		return err
+	}
+	return ErrContract.because(err)
+}
+
+// What the contract's DETAIL ends with; a key, which may hold anything, stands before it.
+var slotDetail = regexp.MustCompile(`slot=([0-9]{1,2}) epoch=([0-9]{1,19})$`)
+
+// pgx's error and lib/pq's have a field for DETAIL.
+func slotOfError(err error) (slot int, epoch int64) {
+	var said interface{ SQLState() string }
+	if !errors.As(err, &said) {
+		return -1, 0
+	}
+	at := reflect.Indirect(reflect.ValueOf(said))
+	if at.Kind() != reflect.Struct || !at.FieldByName("Detail").IsValid() {
+		return -1, 0
+	}
+	found := slotDetail.FindStringSubmatch(at.FieldByName("Detail").String())
+	if found == nil {
+		return -1, 0
+	}
+	slot, _ = strconv.Atoi(found[1])
+	epoch, _ = strconv.ParseInt(found[2], 10, 64)
+	return slot, epoch
 }
 
 func isConflict(err error) bool {

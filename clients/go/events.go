@@ -62,7 +62,7 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 	if !event.NotBefore.IsZero() {
 		sql, args = sqlEmitLater, append(args, event.NotBefore.UTC().Format(time.RFC3339Nano))
 	}
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: sql, Args: args}, &id)
+	err = c.in(tx).QueryRow(ctx, Query{SQL: sql, Args: args}, &id)
 	return id, named(err)
 }
 
@@ -79,7 +79,7 @@ func (c *Client[T]) EmitBytes(ctx context.Context, tx T, event Event, payload []
 	if err != nil {
 		return "", err
 	}
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: sqlEmitBytes, Args: append(args, contentType)}, &id)
+	err = c.in(tx).QueryRow(ctx, Query{SQL: sqlEmitBytes, Args: append(args, contentType)}, &id)
 	return id, named(err)
 }
 
@@ -112,7 +112,7 @@ func (c *Client[T]) Receive(ctx context.Context, tx T, consumer, messageID strin
 		return false, err
 	}
 	var verdict string
-	err = c.door.In(tx).QueryRow(ctx, query, &verdict)
+	err = c.in(tx).QueryRow(ctx, query, &verdict)
 	return verdict == toProcess, named(err)
 }
 
@@ -160,6 +160,6 @@ func (c *Client[T]) Consume(ctx context.Context, consumer, messageID string, pay
 // Lock takes a lock on a name until the transaction ends: "one settlement per merchant and day". It
 // waits so long at most, 0: not at all; false: another transaction has it.
 func (c *Client[T]) Lock(ctx context.Context, tx T, resource string, wait time.Duration) (taken bool, err error) {
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: sqlLock, Args: []any{resource, wait.Truncate(time.Millisecond).Seconds()}}, &taken)
+	err = c.in(tx).QueryRow(ctx, Query{SQL: sqlLock, Args: []any{resource, wait.Truncate(time.Millisecond).Seconds()}}, &taken)
 	return taken, named(err)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A gateway in front that has claimed the request's intent (docs/gateway.md): its claim is finished in
+// A gateway in front that has claimed the request's intent (docs/reference/gateway.md): its claim is finished in
 // the transaction of the effect, under the fence that it has sent.
 
 // What the gateway is told of an answer that is not stored here.
@@ -96,9 +96,7 @@ func (a *attempt[T]) lostCommit(ctx context.Context, cause error) error {
 	claim := Lease{scope: a.scope, key: a.key, Fence: int(a.start.fence), options: a.options}
 	query, err := claim.failQuery(true, reasonCommitLost.code, reasonCommitLost.message, Answer{})
 	if err == nil {
-		freeing, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeWithin)
-		defer cancel()
-		_, err = insist(freeing, a.client.door, query)
+		_, err = insist(context.WithoutCancel(ctx), freeWithin, a.client.of(a.options.tenant), query)
 	}
 	if err != nil {
 		return ErrOutcomeUnknown.because(cause)

@@ -79,14 +79,23 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 
 	began := time.Now()
 	lost := false
+	var closed *Error // the node that was asked before does not serve the tenant
+	rerouted := false
 	for tries := 0; ; tries++ {
 		var found row
 		var left *float64
 		asked := time.Now()
-		err := named(c.alone(ctx, o, query, append(found.outcome(), &left)...))
-		if err == nil {
+		err := c.alone(ctx, o, closed, query, append(found.outcome(), &left)...)
+		if own, is := err.(unrouted); is {
+			return nil, nil, tries + 1, own.error
+		}
+		if closed = c.refusal(err); closed != nil && !rerouted {
+			rerouted = true
+			continue
+		}
+		if err = named(ofContractItself(err)); err == nil {
 			if verdicts[found.verdict].then == toRun {
-				return newLease(ctx, c.door, o, scope, key, &found, asked, value(left)), nil, tries + 1, nil
+				return newLease(ctx, c.of(o.tenant), o, scope, key, &found, asked, value(left)), nil, tries + 1, nil
 			}
 			answer, decided := found.decide()
 			if decided == nil {
@@ -131,8 +140,8 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 }
 
 // A statement in a separate transaction.
-func (c *Client[T]) alone(ctx context.Context, o options, query Query, dest ...any) error {
-	session, err := c.connect(ctx, o.connecting, o.within)
+func (c *Client[T]) alone(ctx context.Context, o options, closed *Error, query Query, dest ...any) error {
+	session, err := c.connect(ctx, o.connecting, o, closed)
 	if err != nil {
 		return err
 	}
@@ -155,12 +164,12 @@ func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner stri
 	var asked = time.Now()
 	var who *string
 	var attempts *int32
-	err := c.door.QueryRow(ctx, Query{SQL: sqlPeek, Args: []any{scope, key, o.tenant}}, append(found.outcome(), &left, &who, &attempts)...)
+	err := c.of(o.tenant).QueryRow(ctx, Query{SQL: sqlPeek, Args: []any{scope, key, o.tenant}}, append(found.outcome(), &left, &who, &attempts)...)
 	if err != nil || value(who) != owner || found.verdict != "processing_active" {
 		return nil
 	}
 	found.verdict = verdictOfLost(value(attempts), o.noTakeover)
-	return newLease(ctx, c.door, o, scope, key, &found, asked, value(left))
+	return newLease(ctx, c.of(o.tenant), o, scope, key, &found, asked, value(left))
 }
 
 func newLease(ctx context.Context, door Querier, o options, scope, key string, found *row, asked time.Time, leftSeconds float64) *Lease {
@@ -219,7 +228,15 @@ func (l *Lease) renew(ctx context.Context) (bool, error) {
 }
 
 // Renew renews it now; the heartbeat renews it regularly. false: the lease is lost.
-func (l *Lease) Renew(ctx context.Context) (bool, error) { return l.renew(ctx) }
+func (l *Lease) Renew(ctx context.Context) (held bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.options.within)
+	defer cancel()
+	for tries := 0; ; tries++ {
+		if held, err = l.renew(ctx); !isClosed(err) || sleep(ctx, backoff(tries)) != nil {
+			return held, err
+		}
+	}
+}
 
 func (l *Lease) end() {
 	l.once.Do(func() {
@@ -229,26 +246,53 @@ func (l *Lease) end() {
 	})
 }
 
-// A report is the same however often it is sent, so a lost connection sends it again. The caller's
-// cancellation does not stop it: the work is done.
+// A report is the same however often it is sent, so it is sent again after a lost connection, and while
+// the tenant's slot is closed. The caller's cancellation does not stop it: the work is done.
 func (l *Lease) report(ctx context.Context, query Query) (stored bool, err error) {
 	l.end()
-	calm, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.options.within)
-	defer cancel()
-	return insist(calm, l.door, query)
+	return insist(context.WithoutCancel(ctx), l.options.within, l.door, query)
 }
 
-func insist(ctx context.Context, door Querier, query Query) (stored bool, err error) {
+// A try has at least this long, however near the deadline it begins: if the deadline cut it off, it
+// would be unknown what an answer that is on its way says.
+const tryAtLeast = time.Second
+
+// Also while the tenant's slot is closed: while it moves, it is open on no node. ctx: never cancelled.
+func insist(ctx context.Context, within time.Duration, door Querier, query Query) (stored bool, err error) {
+	pausing, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	end, _ := pausing.Deadline()
+	isUnknown := false // a try has ended without an answer
+	var refused error
 	for tries := 0; ; tries++ {
-		err = named(door.QueryRow(ctx, query, &stored))
-		if err == nil || (SQLStateOf(err) != "" && !isConflict(err) && !isDown(err)) {
+		trying, cancel := context.WithTimeout(ctx, max(tryAtLeast, time.Until(end)))
+		err = door.QueryRow(trying, query, &stored)
+		isLate := trying.Err() != nil
+		cancel()
+		if own, is := err.(unrouted); is && !errors.Is(own, ErrUnavailable) {
+			if refused == nil || !isLate {
+				return false, own.error
+			}
+			err = refused // the time was up while the nodes were asked
+		}
+		if err = named(err); err == nil || (SQLStateOf(err) != "" && !isConflict(err) && !isDown(err) && !isClosed(err)) {
 			return stored, err
 		}
-		if sleep(ctx, backoff(tries)) != nil {
+		if isClosed(err) {
+			refused = err
+		}
+		isUnknown = isUnknown || !isClosed(err)
+		if sleep(pausing, backoff(tries)) == nil {
+			continue
+		}
+		if isUnknown {
 			return false, ErrOutcomeUnknown.because(err)
 		}
+		return false, err
 	}
 }
+
+func isClosed(err error) bool { return SQLStateOf(err) == ErrSlotClosed.SQLState }
 
 // The server stops or starts: the error is not about the statement.
 func isDown(err error) bool {
@@ -283,7 +327,7 @@ func CompleteIn[T any](ctx context.Context, client *Client[T], tx T, lease *Leas
 	if err != nil {
 		return false, err
 	}
-	err = named(client.door.In(tx).QueryRow(ctx, query, &stored))
+	err = named(client.in(tx).QueryRow(ctx, query, &stored))
 	return stored, err
 }
 

@@ -217,7 +217,11 @@ func (m *middleware[T]) transaction(c *call) {
 	}
 	returned := false
 	defer func() {
-		if !returned { // a panic
+		switch { // a panic
+		case returned:
+		case start.thrown:
+			c.tell(effectUnknown)
+		default:
 			c.tell(effectNone)
 		}
 	}()

@@ -199,7 +199,7 @@ func traceOf(err error) string {
 // Which status left the doubt: try_start does not tell. Without it the document is whole, too.
 func (m *middleware[T]) doubtful(c *call) string {
 	var status *int32
-	err := m.client.door.QueryRow(c.ctx, Query{SQL: sqlPeekStatus, Args: []any{c.scope, c.key, c.tenant}}, &status)
+	err := m.client.of(c.tenant).QueryRow(c.ctx, Query{SQL: sqlPeekStatus, Args: []any{c.scope, c.key, c.tenant}}, &status)
 	if err != nil || value(status) <= 0 {
 		return ""
 	}

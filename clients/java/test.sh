@@ -16,8 +16,4 @@ if [ "${version%%.*}" -lt 17 ]; then
 fi
 # The machine's memory is shared.
 export MAVEN_OPTS="${MAVEN_OPTS:--Xmx512m}"
-mvn -q -B -T1 package "$@"
-if [ -x /usr/bin/python3 ]; then
-  exec /usr/bin/python3 quickstart.py
-fi
-exec python3 quickstart.py
+exec mvn -q -B -T1 package "$@"

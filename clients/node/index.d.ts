@@ -141,13 +141,13 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   strictKeys?: boolean;
   keyLength?: number;
   isolation?: RunOptions['isolation'];
-  /** true: a gateway in front has the same scope, and its claim is finished here (docs/gateway.md). Only where every request comes through it. */
+  /** true: a gateway in front has the same scope, and its claim is finished here (docs/reference/gateway.md). Only where every request comes through it. */
   gateway?: boolean;
   /** What stands before a problem's name in its type: the start of a URI, checked at once. */
   problemBase?: string;
 }
 
-/** req.pgonce in a handler. An unprotected request has only tx, which is the pool then. */
+/** req.pgonce in a handler. An unprotected request has only tx, which is the pool then; with several nodes, no tx. */
 export type Handling = {tx: PoolClient} & Within;
 
 /** req.pgonce in mode 'lease'. */
@@ -167,9 +167,15 @@ export type FastifyPlugin = (app: any, options: any, done: (error?: Error) => vo
 export type HttpRequestOf = IncomingMessage | Http2ServerRequest;
 export type HttpResponseOf = ServerResponse | Http2ServerResponse;
 
+/** Gives the pool of the node that serves a tenant. refused: that node has just refused the tenant, and the call is made once more. */
+export type Router = (tenant: string, refused?: SlotClosed) => Pool | Promise<Pool>;
+
+/** A router over the nodes that share the tenants (docs/how/scale.md): it asks them which of them serves a tenant. */
+export function nodes(pools: Pool[]): Router;
+
 export class Once {
-  /** logger: its error(line) is told why a request got a 5xx of this client's, console.error unless set; its debug(line) that one was refused. */
-  constructor(pool: Pool, options?: {tenant?: Id; logger?: {error(line: string): void; debug?(line: string): void}});
+  /** pool: of pg; or a function of the tenant that gives one, such as nodes([...]): it is called for each transaction. logger: its error(line) is told why a request got a 5xx of this client's, console.error unless set; its debug(line) that one was refused. */
+  constructor(pool: Pool | Router, options?: {tenant?: Id; logger?: {error(line: string): void; debug?(line: string): void}});
   /** BEGIN and start, the effect in its transaction, finish and COMMIT. Replays what is stored. */
   run(scope: string, key: Id, request: Request, effect: (tx: PoolClient, within: Within) => Promise<Answer | void> | Answer | void, options?: RunOptions): Promise<Result>;
   /** A lease on an intent whose effect is elsewhere. */
@@ -212,7 +218,7 @@ export interface HttpAnswer {
 }
 
 export class OnceError extends Error {
-  /** A name of once.errors(), or connection, serialization, outcome_unknown, swallowed, lease_lost, not_in_transaction, transaction_control. */
+  /** A name of once.errors(), or connection, serialization, outcome_unknown, swallowed, lease_lost, not_in_transaction, transaction_control, not_divided. */
   readonly code: string;
   readonly sqlstate: string | null;
   /** What the gateway answers for it. */
@@ -225,10 +231,16 @@ export class OnceError extends Error {
 export class Mismatch extends OnceError {}
 export class Active extends OnceError {}
 export class InDoubt extends OnceError {
-  /** Of a claim: errorCode and errorMessage say why. Where it is this call that does not know, cause is what the work threw. */
+  /** Of a claim: errorCode and errorMessage say why. If it is this call that does not know, cause is what the work threw. */
   readonly answer?: StoredAnswer;
 }
 export class Expired extends OnceError {}
+/** This node does not serve the tenant now: several nodes share the tenants, and its slot is closed here. Nothing was done. */
+export class SlotClosed extends OnceError {
+  /** The tenant's slot, and its epoch at this node. */
+  readonly slot?: number;
+  readonly epoch?: number;
+}
 export class FinalFailure extends OnceError {
   readonly answer: StoredAnswer;
   /** An earlier attempt failed, and this is what it stored. */

@@ -2,6 +2,8 @@
 // pgonce for Node: the contract in the caller's own pool. See README.md; the types are in index.d.ts.
 'use strict';
 
+require('./lib/needs');
+
 const {AsyncLocalStorage} = require('async_hooks');
 
 const {claim} = require('./lib/claim');
@@ -13,9 +15,11 @@ const reasons = require('./lib/reasons');
 const {headersOf, send} = require('./lib/answer');
 const {fastify} = require('./lib/fastify');
 const {express, http} = require('./lib/middleware');
+const {nodes} = require('./lib/nodes');
 const {checkBase} = require('./lib/problem');
 const {answerOf} = require('./lib/reply');
 const {keyOf} = require('./lib/request');
+const {Route} = require('./lib/route');
 const {keyOfHeader} = require('./lib/key');
 const {traceparent, traced} = require('./lib/trace');
 const {Attempt, conclude, leaveInDoubt, repeat, transact} = require('./lib/transaction');
@@ -39,15 +43,12 @@ async function within(tx, statement) {
 }
 
 class Once {
-  #pool; #tenant; #logger;
+  #route; #tenant; #logger;
 
-  /** pool: of pg. tenant: of calls that name none. logger: its error(line) is told why a request got a 5xx of this client's, its debug(line) why one was refused. */
+  /** pool: of pg, or a function of the tenant that returns one, such as nodes([...]). tenant: of calls that name none. logger: its error(line) is told why a request got a 5xx of this client's, its debug(line) why one was refused. */
   constructor(pool, {tenant = '', logger = {error: (line) => console.error(line)}} = {}) {
-    if (typeof pool?.connect !== 'function' || typeof pool.query !== 'function' || !('totalCount' in pool)) throw new TypeError('pgonce: new Once(pool) needs a Pool of pg');
     if (typeof logger?.error !== 'function') throw new TypeError('pgonce: a logger has a method error(line)');
-    // An idle connection that the server ends is no error here: the pool makes another one. Where nobody listens, the process would end.
-    if (pool.listenerCount?.('error') === 0) pool.on('error', () => {});
-    this.#pool = pool;
+    this.#route = new Route(pool);
     this.#tenant = nameOf(tenant, 'tenant');
     this.#logger = logger;
   }
@@ -71,7 +72,7 @@ class Once {
   }
 
   async #attempt(intent, effect, options, settled) {
-    const said = await Attempt.begin(this.#pool, intent, {isolation: options.isolation});
+    const said = await this.#route.at(intent.tenant, (pool) => Attempt.begin(pool, intent, {isolation: options.isolation}));
     if (!said.attempt) return said;
     settled();
     const {attempt} = said;
@@ -87,7 +88,9 @@ class Once {
       }
       answer = contract.checkAnswer(answer);
     } catch (error) {
-      throw await attempt.threw(error);
+      const thrown = await attempt.threw(error);
+      if (attempt.elsewhere) await this.#gone(attempt.intent, thrown, options);
+      throw thrown;
     }
     await (failed ? attempt.fail(failed, answer) : attempt.finish(answer)).catch((error) => this.#gone(attempt.intent, error, options));
     const fresh = stored(answer, failed);
@@ -95,12 +98,12 @@ class Once {
     return {verdict: 'final_failure', failed: errors.final(fresh, {replayed: false, cause: failed})};
   }
 
-  /** Of an error of finish: where the transaction was not there any more, the intent is in doubt. */
+  /** Of an error of finish, or instead of the effect's: where the transaction was not there any more, the intent is in doubt. */
   async #gone(intent, error, {deadlineMs}) {
     const known = errors.ofDriver(error);
     if (known.code !== 'not_started') throw error;
     try {
-      await leaveInDoubt(this.#pool, intent, {deadlineMs});
+      await leaveInDoubt(this.#route, intent, {deadlineMs});
     } catch (unstored) {
       throw errors.unknown(unstored);
     }
@@ -125,7 +128,7 @@ class Once {
 
   claim(scope, key, request, options = {}) {
     return traced('claim', scope, async (verdict) => {
-      const claimed = await claim(this.#pool, this.#intent(scope, key, request, options), options);
+      const claimed = await claim(this.#route, this.#intent(scope, key, request, options), options);
       verdict(claimed.replayed ? 'replay' : 'proceed');
       return claimed;
     });
@@ -220,9 +223,9 @@ class Once {
     return traced('consume', consumer, async (verdict) => {
       const intent = this.#message(consumer, message, payload, options);
       const statement = contract.receive(intent.scope, intent.key, intent.request, intent);
-      const said = await transact(this.#pool, async (session, settled) => {
+      const said = await transact(this.#route, intent.tenant, async (session, begun) => {
         const [, {rows}] = await session.send([contract.begin(options.isolation), statement]);
-        settled();
+        begun();
         if (rows[0][0] === 'process') await effect(lent(session, {...intent, key: contract.keyOfMessage(intent.key)}));
         return {verdict: rows[0][0]};
       }, options);
@@ -237,15 +240,15 @@ class Once {
   }
 
   express(options) {
-    return express(this, this.#pool, options, this.#logger);
+    return express(this, this.#route, options, this.#logger);
   }
 
   fastify(options) {
-    return fastify(this, this.#pool, options, this.#logger);
+    return fastify(this, this.#route, options, this.#logger);
   }
 
   http(options, handler) {
-    return http(this, this.#pool, options, handler, this.#logger);
+    return http(this, this.#route, options, handler, this.#logger);
   }
 
   /** What run, claim and effect throw, as the gateway would answer it: {status, headers, body}. undefined: it is the application's own to answer. */
@@ -274,10 +277,10 @@ function stored(answer, failed) {
   };
 }
 
-const {OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost} = errors;
+const {OnceError, Mismatch, Active, InDoubt, Expired, SlotClosed, FinalFailure, OutcomeUnknown, LeaseLost} = errors;
 /** For express.json({verify: rawBody}), where a parser comes before the middleware. */
 const rawBody = (req, _res, body) => {
   req.rawBody = body;
 };
 
-module.exports = {Once, OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone, keyOf, keyOfHeader, rawBody};
+module.exports = {Once, OnceError, Mismatch, Active, InDoubt, Expired, SlotClosed, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone, nodes, keyOf, keyOfHeader, rawBody};

@@ -11,6 +11,7 @@
 
 #include "nats_loop.h"
 #include "nats_source.h"
+#include "notify.h"
 
 enum {
 	PAUSE_MS = 200,
@@ -278,21 +279,46 @@ static bool prepare(source *source)
 	return prepared;
 }
 
-static bool connect_to_server(source *source)
+/* A host name can take the system's resolver most of a minute, and a silent server CONNECT_MS. */
+static natsStatus connect_to(source *source, broker_host *host)
 {
+	broker_address one = *source->address;
 	natsOptions *how = NULL;
 
-	if (!nats_prepare(source->address, source->settings.nats.credentials_file, source->name, CONNECT_MS, &how,
-	                  source->problem)) {
-		return false;
+	one.hosts = host;
+	one.host_count = 1;
+	if (!nats_prepare(&one, source->settings.nats.credentials_file, source->name, CONNECT_MS, &how, source->problem)) {
+		return NATS_INVALID_ARG;
 	}
 	natsStatus status = natsConnection_Connect(&source->connection, how);
 	natsOptions_Destroy(how);
 	if (status != NATS_OK) {
 		source->connection = NULL;
-		return nats_fail(source, "cannot connect to", status);
+		/* Of several, the one that could be reached has more to say. */
+		if (status != NATS_NO_SERVER || source->problem[0] == '\0') {
+			(void)nats_fail(source, "cannot connect to", status);
+		}
 	}
-	return true;
+	return status;
+}
+
+/*
+ * The servers in turn, from any, so that members spread over them. The library would do the same,
+ * but in one call: many silent servers would keep it longer than a service manager waits.
+ */
+static bool connect_to_server(source *source)
+{
+	const broker_address *all = source->address;
+	size_t first = (size_t)runtime_now_ms() % all->host_count;
+
+	source->problem[0] = '\0';
+	for (size_t i = 0; i < all->host_count && (i == 0 || !runtime_stopping()); i++) {
+		notify_alive();
+		if (connect_to(source, &all->hosts[(first + i) % all->host_count]) == NATS_OK) {
+			return true;
+		}
+	}
+	return false;
 }
 
 bool nats_reconnect(source *source)

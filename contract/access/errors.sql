@@ -12,7 +12,7 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4002', 'mismatch', false, 'the key was first used with another request',
      'Use a key for one request only. The first request and its answer are untouched.'),
     ('P4003', 'refused', false, 'the fingerprint or the tenant is refused',
-     'Pass once.fingerprint(...) of the request, and a tenant that this role is bound to (once.bind).'),
+     'Pass once.fingerprint(...) of the request, and a tenant that this role may use (once.bind).'),
     ('P4010', 'completion_refused', false, 'the completion is refused',
      'The attempt no longer holds the intent: discard its result. once.peek returns what is stored.'),
     ('P4011', 'failure_refused', false, 'the failure is refused',
@@ -36,12 +36,13 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4029', 'active', true, 'another attempt of this intent is running',
      'Try again after a short delay, with the same key.'),
     ('P4030', 'final_failure', false, 'the intent failed for good',
-     'The stored outcome is in once.peek. A new intent needs a new key.'),
+     'once.peek returns the stored outcome. A new intent needs a new key.'),
     ('P4031', 'in_doubt', false, 'the outcome of this intent is unknown',
-     'Find out, then decide with once.resolve. Until then no attempt runs.'),
+     'Find out whether the effect happened, then decide with once.resolve. Until then no attempt runs, except a claim with takeover => '
+     'true after an attempt that fell silent.'),
     ('P4041', 'expired', false, 'the key is older than what is remembered',
-     'It was not run: look for the effect itself. A UUIDv7 that may be used long after it was made needs a prefix, as in ''refund:'' || '
-     'id.'),
+     'This attempt was not run; an earlier one may have been: look for the effect itself. A UUIDv7 that is used long after it was made '
+     'needs a prefix, as in ''refund:'' || id; a message id is opaque to once.receive unless it is called with birthdays.'),
     ('P4050', 'message_mismatch', false, 'the message id was first used with another payload',
      'Message ids must name one message. The first message''s effect is untouched.'),
     ('P4051', 'event_mismatch', false, 'this intent has already emitted this event with another payload',
@@ -49,14 +50,16 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4060', 'too_large', false, 'the outcome or the event is too large',
      'Store a reference to it. once.set_scope raises the limits of a body (response_bytes_max) and a payload (event_bytes_max).'),
     ('P4070', 'resolution_refused', false, 'the decision is refused',
-     'Only a stale, in-doubt or retryable intent can be decided, with a reason.'),
-    ('P4080', 'relay_of_another_cluster', false, 'the relay''s progress means nothing in this database',
-     'After pg_repack of once.relay: once.relay_adopt(relay, reason, xids_continue => true). After a restore: see docs/events.md.'),
+     'Only a stale, in-doubt or retryable intent can be decided, and only with a reason.'),
+    ('P4080', 'relay_foreign', false, 'the relay''s progress means nothing in this database',
+     'It was written in another database, or its row was rewritten. After pg_repack of once.relay: once.relay_adopt(relay, reason, '
+     'xids_continue => true). After a restore or a copy: docs/how/failover.md.'),
     ('P4097', 'slot_closed', true, 'this node does not serve the tenant now',
      'Nothing was done. Send the call to the node where the tenant''s slot is open (once.slots() on each node), or try again: the slot '
      'may be moving.'),
     ('P4098', 'partition_missing', true, 'the partition for this day is missing',
-     'Try again: a call makes it. If none can, pgonce doctor says so; then select once.add_days() as its owner.'),
+     'Try again: another transaction is creating it, or the next call does. If it stays missing, run SELECT once.add_days() as the '
+     'contract''s owner; pgonce doctor gives the reason.'),
     ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',
      'The contract and its callers may be of different versions: run pgonce doctor.')
     -- end of spec

@@ -38,8 +38,9 @@ DECLARE
                             'receive', 'emit', 'emit_bytes', 'emit_later', 'cancel_event', 'try_lock', 'lock',
                             'errors', 'contract_version', 'count_cached', 'slot_of', 'slots',
                             'receive_many', 'consumer_report', 'consumer_ids'];
-    shown text[] := ARRAY['slot_of', 'slots', 'counts', 'metrics', 'find', 'top', 'outbox_summary', 'outbox_untaken', 'outbox_delayed',
-        'capture_list', 'parked_summary', 'parked_list', 'parked_show'];
+    shown text[] := ARRAY['slot_of', 'slots', 'counts', 'attempt_counts', 'metrics', 'find', 'top', 'outbox_summary', 'outbox_untaken',
+        'outbox_delayed', 'capture_list', 'parked_summary', 'parked_list', 'find_part', 'scope_list', 'consumer_list', 'latency',
+        'readable', 'doubts_part', 'ask', 'outline', 'parked_outline'];
     parked text[] := ARRAY['message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'consumer_remembers'];
     keeping text[] := ARRAY['keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_steps', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
@@ -60,10 +61,11 @@ BEGIN
                 'metrics']),
             ('once_keeper', kept || ARRAY['slots', 'counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day',
                 'retire_outbox', 'any_tenant']),
-            ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',
+            ('once_support', shown || keeping || ARRAY['errors', 'contract_version', 'any_tenant']),
+            ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story', 'parked_show',
                 'any_tenant']),
-            ('once_admin',  app || parked || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve',
-                'resolve_many', 'set_scope', 'bind', 'unbind', 'add_days',
+            ('once_admin',  app || parked || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'parked_show', 'verify',
+                'resolve', 'resolve_many', 'resolve_seen', 'set_scope', 'bind', 'unbind', 'add_days',
                 'retire_day', 'retire_outbox', 'parked_retry', 'parked_discard', 'parked_retry_many', 'parked_discard_many',
                 'parked_replay', 'relay_adopt', 'add_capture', 'drop_relay', 'close_slot', 'open_slot'])) AS g (role_name, functions)
     LOOP
@@ -72,8 +74,8 @@ BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', granted.role_name);
             EXCEPTION
                 WHEN insufficient_privilege THEN
-                    RAISE NOTICE 'pgonce: role % is missing, and % may not make it: ask an administrator to make it, then run init again',
-                                 granted.role_name, current_user;
+                    RAISE NOTICE 'pgonce: role % is missing, and % may not make it: an administrator makes it, then run % again',
+                                 granted.role_name, current_user, 'pgonce init or pgonce.sql';
                     CONTINUE;
                 WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster has just created it
             END;

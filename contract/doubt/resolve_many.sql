@@ -43,9 +43,9 @@ BEGIN
             least(greatest(coalesce(take, 100), 1), 1000), after) AS d LOOP
         onward := doubt.next;
         EXIT WHEN doubt.source IS NULL;
+        CONTINUE WHEN once._serves((doubt.stored).tenant) IS NOT TRUE;
         done := dry_run IS TRUE;
-        IF NOT done AND once._serves((doubt.stored).tenant)
-           AND pg_try_advisory_xact_lock(once._lock_id((doubt.stored).tenant, scope, (doubt.stored).key)) THEN
+        IF NOT done AND pg_try_advisory_xact_lock(once._lock_id((doubt.stored).tenant, scope, (doubt.stored).key)) THEN
             done := once._decide(doubt.source, doubt.stored, as_state::once.state, reason, 'resolve', outcome);
         END IF;
         errors := array_append(errors, (doubt.stored).error_code::text);

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.verify(scope, key, tenant): asks the scope's verify function whether the effect of this intent happened, and changes nothing: for
--- operators, before once.resolve. once.verification is (answer text: 'happened', 'absent' or 'unknown', response_status integer,
--- response_body bytea, response_headers jsonb, result_type text, result_id text). NULL if the scope has no verify function; an exception
--- of the function is raised to the caller. Raises P4000, P4001, P4003.
+-- operators, before once.resolve. NULL if the scope has no verify function; an exception of the function is raised to the caller. Raises
+-- P4000, P4001, P4003.
 CREATE FUNCTION once.verify(scope text, key text, tenant text DEFAULT '') RETURNS once.verification
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

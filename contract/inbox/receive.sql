@@ -1,12 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.receive(consumer, message_id, fingerprint, tenant, traceparent, birthdays): the inbox, in the consumer's own transaction.
--- 'process': apply the message, then COMMIT; 'duplicate': it was applied before, acknowledge it. A message is an intent whose scope is
--- the consumer. Use the natural business id, never a broker offset. An id is only a name, and a message of any age is applied: the
--- intent's key is the id, or 'pgonce:id:' || id if that is a UUIDv7, as in pgonce consume. With birthdays => true a UUIDv7 is its own key
--- and is kept with its day, which is deleted as a whole; a message of a retired day is then refused, even if it was never applied. A
--- consumer must not change between the two: see once.consumer_ids. Raises P4050 if the id came with another payload, P4029 if another
--- transaction is applying it now, 40001 after a race above READ COMMITTED; with birthdays P4041 if it is older than the retention, P4001
--- if its day has not begun, P4098.
+-- once.receive(consumer, message_id, fingerprint, tenant, traceparent, birthdays): the inbox, in the consumer's own transaction. Returns:
+--   process    apply the message, then COMMIT
+--   duplicate  it was applied before: acknowledge it
+-- A message is an intent whose scope is the consumer. Use the natural business id, never a broker offset. An id is only a name, and a
+-- message of any age is applied: the intent's key is the id, or 'pgonce:id:' || id if that is a UUIDv7, as in pgonce consume.
+--
+-- With birthdays => true a UUIDv7 is its own key and is kept with its day, which is deleted as a whole; a message of a retired day is then
+-- refused, even if it was never applied. A consumer must not change between the two: see once.consumer_ids.
+--
+-- Raises P4050 if the id came with another payload, P4029 if another transaction is applying it now, 40001 after a race above READ
+-- COMMITTED; with birthdays P4041 if it is older than the retention, P4001 if its day has not begun, P4098.
 CREATE FUNCTION once.receive(consumer text, message_id text, fingerprint bytea, tenant text DEFAULT '',
     traceparent text DEFAULT NULL, birthdays boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

@@ -12,9 +12,9 @@
 -- code is NULL if there is no error. A bad element never affects its neighbours. Raises only for the batch as a whole: 22023 for arrays
 -- of unequal length or more than 10,000 elements, P4000 for the consumer, P4003 for the tenant, 40001 after a race above READ COMMITTED.
 --
--- If all messages are new and nothing is parked, two statements suffice: see once.claim_many. Otherwise three: check and lock, look,
--- insert the new ones. The locks are taken before the look, so no INSERT waits for another transaction. Elements are decided one by one
--- only if something is unusual. The settings pin the plans, as in once.claim_many.
+-- Why it is written so: if all messages are new and nothing is parked, one statement suffices: see once.claim_many. Otherwise three: check
+-- and lock, look, insert the new ones. The locks are taken before the look, so no INSERT waits for another transaction. Elements are
+-- decided one by one only if something is unusual. The settings pin the plans, as in once.claim_many.
 CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[], tenant text DEFAULT '',
     skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL, birthdays boolean DEFAULT false)
 RETURNS TABLE (ordinal integer, verdict text, code text)
@@ -34,7 +34,8 @@ DECLARE
     codes text[];           -- what is wrong with an element alone
     firsts integer[];       -- the first position of its id in this batch
     opaque boolean := birthdays IS NOT TRUE;
-    renamed boolean;        -- an id is a UUIDv7, and opaque
+    renamed boolean;        -- the ids are UUIDv7s, and opaque
+    of_today boolean;
     takeable boolean[];     -- its lock is held, and its day is plainly open
     plain boolean;          -- all of them are
     stored text[];          -- from the inbox: NULL nothing, 'duplicate', or an SQLSTATE
@@ -42,7 +43,7 @@ DECLARE
     chosen boolean[];
     fresh integer;
     entered integer;
-    behind text[] := '{}';
+    behind text[];
     verdicts text[];
 BEGIN
     IF once._quick_check_batch(tenant, size, array_dims(message_ids), array_dims(fingerprints),
@@ -51,30 +52,57 @@ BEGIN
         size := once._check_batch(tenant, once._length(message_ids, 0), once._length(keys, once._length(message_ids, 0)),
                                   once._length(fingerprints, 0), once._length(traceparents, once._length(message_ids, 0)));
     END IF;
+    IF traceparents IS NOT NULL THEN
+        FOR n IN 1 .. size LOOP
+            traceparents[n] := once._trace(traceparents[n]);
+        END LOOP;
+    END IF;
     IF (length(consumer) BETWEEN 1 AND 255) IS NOT TRUE THEN
         PERFORM once._refuse('P4000', tenant, consumer, NULL);
     ELSIF size = 0 THEN
         RETURN;
     END IF;
 
-    -- The same lock number twice: the same message twice.
-    SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
-           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket), bool_or(e.renamed)
-      INTO plain, first_bucket, last_bucket, renamed
-      FROM (SELECT once._lock_id(tenant, consumer, CASE WHEN b.renamed THEN 'pgonce:id:' || b.id ELSE b.id END) AS id,
-                   CASE WHEN b.renamed THEN 0 ELSE b.bucket END AS bucket, b.renamed, b.good
-              FROM (SELECT d.*, opaque AND d.bucket > 0 AS renamed
-                      FROM (SELECT u.id, once._bucket(u.id) AS bucket, octet_length(fingerprints[u.n]) BETWEEN 16 AND 64 AS good
-                              FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) OFFSET 0) AS d OFFSET 0) AS b OFFSET 0) AS e;
-    IF renamed THEN
-        message_ids := ARRAY(SELECT CASE WHEN once._bucket(u.id) > 0 THEN 'pgonce:id:' || u.id ELSE u.id END
-                               FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) ORDER BY u.n);
-    END IF;
-    plain := coalesce(plain AND first_bucket = last_bucket AND (first_bucket = 0 OR once._is_open(first_bucket)), false);
-    IF plain AND current_setting('transaction_isolation') = 'read committed' THEN
+    <<short>>
+    BEGIN
+        EXIT short WHEN current_setting('transaction_isolation') <> 'read committed';
+        IF message_ids[1] COLLATE "C" NOT LIKE '________-____-7%' THEN
+            first_bucket := 0;
+            -- expand: lock_all(fits => once._is_undated(message_ids[n]), scope => consumer, key => message_ids[n],
+            --   fingerprint => fingerprints[n])
+        ELSIF opaque THEN
+            first_bucket := 0;
+            renamed := true;
+            -- expand: lock_all(fits => message_ids[n] COLLATE "C" LIKE '________-____-7___-____-____________'
+            --   AND once._is_dated(message_ids[n]), scope => consumer, key => 'pgonce:id:' || message_ids[n],
+            --   fingerprint => fingerprints[n])
+        ELSE
+            first_bucket := once._match_day(message_ids[1], once._today());
+            of_today := first_bucket IS NOT NULL;
+            IF of_today THEN
+                -- expand: lock_all(fits => message_ids[n] COLLATE "C" LIKE '________-____-7___-____-____________'
+                --   AND once._is_dated(message_ids[n]) AND once._match_day(message_ids[n], once._today()) = first_bucket,
+                --   scope => consumer, key => message_ids[n], fingerprint => fingerprints[n])
+                of_today := once._is_today(first_bucket);
+            ELSE
+                first_bucket := once._bucket(message_ids[1]);
+                -- expand: lock_all(fits => once._bucket(message_ids[n]) = first_bucket AND first_bucket >= 0, scope => consumer,
+                --   key => message_ids[n], fingerprint => fingerprints[n])
+            END IF;
+        END IF;
+        -- expand: none_twice(names => message_ids)
+        IF first_bucket > 0 AND NOT of_today THEN
+            EXIT short WHEN NOT once._is_open(first_bucket);
+        END IF;
+        IF renamed THEN     -- no such id has a comma
+            message_ids := string_to_array('pgonce:id:' || array_to_string(message_ids, ',pgonce:id:'), ',');
+        END IF;
+        plain := true;
         IF first_bucket = 0 THEN
             first_fence := once._first_fence();
             -- expand: receive_all(into => once.intent_d0, bucket => 0, fence => first_fence)
+        ELSIF of_today THEN
+            -- expand: receive_all(into => once.intent, bucket => once._today(), fence => 1)
         ELSE
             -- expand: receive_all(into => once.intent, bucket => first_bucket, fence => 1)
         END IF;
@@ -87,14 +115,20 @@ BEGIN
             END LOOP;
             RETURN;
         END IF;
-    END IF;
+    END;
 
+    behind := '{}';
     IF plain THEN
+        last_bucket := first_bucket;
         buckets := array_fill(first_bucket, ARRAY[size]);
         codes := array_fill(NULL::text, ARRAY[size]);
         firsts := ARRAY(SELECT generate_series(1, size));
         takeable := array_fill(true, ARRAY[size]);
     ELSE
+        IF opaque THEN
+            message_ids := ARRAY(SELECT CASE WHEN once._bucket(u.id) > 0 THEN 'pgonce:id:' || u.id ELSE u.id END
+                                   FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) ORDER BY u.n);
+        END IF;
         today := floor(date_part('epoch', now) / 86400);
         IF once._is_new_day() THEN
             PERFORM once._make_days(NULL);
@@ -201,8 +235,7 @@ BEGIN
 
     -- expand: insert_done(into => once.intent)
     SELECT now, now, now, u.bucket, CASE WHEN u.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant, consumer,
-           u.id, u.fingerprint,
-           CASE WHEN u.traceparent IS NOT NULL THEN once._trace(u.traceparent) END
+           u.id, u.fingerprint, u.traceparent
       FROM unnest(message_ids, fingerprints, buckets, stored, chosen, traceparents)
            AS u (id, fingerprint, bucket, stored, chosen, traceparent)
      WHERE coalesce(u.chosen, u.stored IS NULL)

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- Messages: the type that handlers receive, the parked ones, and the progress of consumers.
 
--- The argument of a handler.
+-- The argument of a consumer's handler.
 CREATE TYPE once.message AS (
     id      text,       -- the same for each delivery of the message
     topic   text,
-    key     text,       -- messages of one key are handled in order; NULL: none
+    key     text,       -- messages of one key are handled in order; NULL: the message has no key
     headers jsonb,      -- an object; of a repeated header the last
-    payload bytea,
+    payload bytea,      -- NULL: a Kafka record without a value
     body    jsonb       -- the payload if it is JSON; else NULL
 );
 

@@ -12,7 +12,7 @@ DECLARE
     pause interval;
     why text;
 BEGIN
-    INSERT INTO once.clock (read_at, unsteady_since, why) VALUES (now, now, 'it was never read before') ON CONFLICT DO NOTHING;
+    INSERT INTO once.clock (read_at, unsteady_since, why) VALUES (now, now, 'it was first read') ON CONFLICT DO NOTHING;
     SELECT c.* INTO STRICT last FROM once.clock AS c WHERE c.only_row FOR UPDATE;
     now := clock_timestamp();       -- after the lock, so that no other reading is later
     pause := now - last.read_at;

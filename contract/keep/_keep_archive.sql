@@ -3,7 +3,7 @@
 -- retired. Intents in doubt stay.
 CREATE FUNCTION once._keep_archive() RETURNS once.kept LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
-    why text := once._clock_held();
+    why text := once._deletion_held();
     closed integer := (SELECT least(min(c.day), (SELECT s.closed_before FROM once.setting AS s WHERE s.only_row))
                          FROM once.closing AS c);
     leaves text[] := ARRAY(SELECT c.relname::text FROM pg_inherits AS h JOIN pg_class AS c ON c.oid = h.inhrelid

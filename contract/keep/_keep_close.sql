@@ -18,7 +18,7 @@ BEGIN
         DELETE FROM once.closing AS c WHERE c.phase = 'look';       -- the horizon has changed
         RETURN ROW(0, false, NULL, NULL)::once.kept;
     END IF;
-    why := coalesce(once._clock_held(), once._needed(due));
+    why := coalesce(once._deletion_held(), once._needed(due));
     IF why IS NOT NULL THEN
         RETURN ROW(0, false, NULL, format('day %s stays open: %s', due, why))::once.kept;
     END IF;

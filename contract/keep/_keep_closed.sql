@@ -8,7 +8,7 @@ DECLARE
     leaf regclass;
     piece record;
     again boolean;
-    why text := CASE WHEN phase <> 'doubt' THEN once._clock_held() END;
+    why text := CASE WHEN phase <> 'doubt' THEN once._deletion_held() END;
 BEGIN
     IF why IS NOT NULL THEN
         RETURN ROW(0, false, NULL, why)::once.kept;

@@ -2,7 +2,7 @@
 -- once._keep_purge(): the step 'purge': deletes expired intents of keys without a day (once._delete_intents).
 CREATE FUNCTION once._keep_purge() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
-    why text := once._clock_held();
+    why text := once._deletion_held();
     piece record;
 BEGIN
     IF why IS NOT NULL THEN

@@ -3,7 +3,10 @@
 -- seconds, and continues where it stopped when it is called again. Each part of work is a transaction of its own, so it cannot be called
 -- inside one. Does nothing, without a message, if another keeper holds the lease: see once.keeper_lease. A step that fails is recorded
 -- (once.keeper_status) and does not stop the others. Call it at least once an hour: after a longer gap the clock counts as unsteady for a
--- while. Not SECURITY DEFINER and without settings, since such a procedure could not commit: it calls public functions only.
+-- while.
+--
+-- Why it is written so: it is not SECURITY DEFINER and has no settings, since such a procedure could not commit: it calls public functions
+-- only.
 CREATE PROCEDURE once.keep(seconds integer DEFAULT 50) LANGUAGE plpgsql AS $$
 DECLARE
     me text := pg_catalog.format('once.keep of backend %s', pg_catalog.pg_backend_pid());

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.retention_held(): what prevents deletion now, and the time since when everything is therefore kept (held_before). what is
+--   move      slots are moving to or from this node (pgonce rehome); since is NULL
 --   clock     it is not steady for long enough yet (once.setting.clock_settle), or no keeper has read it (since is NULL)
 --   relay     its oldest undelivered event is older than what would be deleted
 --   consumer  its oldest position is
@@ -18,6 +19,11 @@ BEGIN
             why || CASE WHEN EXISTS (SELECT FROM once.clock)
                         THEN '. It becomes steady without help; if not, check the server''s time synchronisation.'
                         ELSE ', and nothing is deleted before: start pgonce keep.' END;
+    END IF;
+    IF once._is_moving() THEN
+        RETURN QUERY SELECT 'move', 'slots', NULL::text, NULL::timestamptz, NULL::timestamptz,
+            'They are moving to or from this node. If no pgonce rehome runs, start it again: it finishes or undoes the move. '
+            'In a restored copy of a node: DROP PUBLICATION pgonce_rehome.';
     END IF;
     SELECT clock_timestamp() - least(min(p.retention), (SELECT make_interval(days => s.horizon_days) FROM once.setting AS s))
       INTO shortest FROM once.scope AS p;

@@ -2,9 +2,9 @@
 -- once.retire_day(bucket): closes a day of UUIDv7 keys for good, and all days before it, and drops their partitions, in one transaction;
 -- the keeper does the same in short ones. Rows that must outlive their day move to once.archive: outcomes whose retention has not passed
 -- or that a relay or a consumer may still bring back, and everything in doubt (a stale attempt becomes in doubt). Returns how many moved.
--- Refused (55006) while an attempt of such a day holds a lease, and for days within the horizon (22023). Afterwards a late retry gets the
--- archived answer or P4041; it never runs again. Waits for open transactions, at most lock_timeout. Call it in READ COMMITTED (55000): an
--- older snapshot would not show the last intents.
+-- Refused (55006) while an attempt of such a day holds a lease or slots are moving, and for days within the horizon (22023). Afterwards a
+-- late retry gets the archived answer or P4041; it never runs again. Waits for open transactions, at most lock_timeout. Call it in READ
+-- COMMITTED (55000): an older snapshot would not show the last intents.
 CREATE FUNCTION once.retire_day(bucket integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_variable
@@ -26,6 +26,10 @@ BEGIN
     -- both.
     PERFORM FROM once.closing AS c WHERE c.day <= bucket ORDER BY c.day FOR UPDATE;
     PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
+    IF once._is_moving() THEN
+        RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = format('pgonce: day %s cannot be retired while slots are moving', bucket),
+            HINT = 'Wait for pgonce rehome; if it does not run, start it again.';
+    END IF;
     SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR UPDATE;
     IF (bucket BETWEEN 1 AND today - setting.horizon_days - 1) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: day %s cannot be retired', bucket),

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._json_body(body): the canonical form of a JSON text (docs/fingerprint.md), byte for byte as lib/src/json.c writes it, or NULL if
--- it has none. Patterns decide whether it is JSON that jsonb accepts: the cast would raise an error, and nothing here catches one. Of two
--- members with one name jsonb keeps only the last, so members are counted before and after.
+-- once._json_body(body): the canonical form of a JSON text (docs/reference/fingerprint.md), byte for byte as lib/src/json.c writes it, or
+-- NULL if it has none. Patterns decide whether it is JSON that jsonb accepts: the cast would raise an error, and nothing here catches one.
+-- Of two members with one name jsonb keeps only the last, so members are counted before and after.
 CREATE FUNCTION once._json_body(body bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 DECLARE
     string constant text := E'\x01';

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._json_text(value): the canonical form of a JSON value (docs/fingerprint.md): its text, each number without trailing zeros after
--- the point, so that 1.0 is 1. Most values have no such number, and the first check finds that out in a microsecond.
+-- once._json_text(value): the canonical form of a JSON value (docs/reference/fingerprint.md): its text, each number without trailing zeros
+-- after the point, so that 1.0 is 1. Most values have no such number, and the first check finds that out in a microsecond.
 CREATE FUNCTION once._json_text(value jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
     written text := value::text;

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.fingerprint(request, tenant): the salted SHA-256 of a request, to pass to start or claim. bytea and text: of exactly these bytes,
 -- text in UTF-8, so that both give one hash: drivers differ in the type that they give a parameter. jsonb: of its canonical form
--- (docs/fingerprint.md), so that a re-serialised body is the same request; cast a literal: once.fingerprint('...'::jsonb). It never
--- equals the fingerprint of bytes, and fingerprints of two tenants are never equal. NULL gives NULL, which start refuses (P4003).
--- PL/pgSQL, because a function in LANGUAGE sql is planned again at each call.
+-- (docs/reference/fingerprint.md), so that a re-serialised body is the same request; cast a literal: once.fingerprint('...'::jsonb). It
+-- never equals the fingerprint of bytes, and fingerprints of two tenants are never equal. NULL gives NULL, which start refuses (P4003).
+--
+-- Why it is written so: in PL/pgSQL, because a function in LANGUAGE sql is planned again at each call.
 CREATE FUNCTION once.fingerprint(request jsonb, tenant text DEFAULT '') RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

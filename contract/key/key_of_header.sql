@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.key_of_header(value): the key in the value of an Idempotency-Key header, as the gateway reads it: a quoted string (RFC 8941), its
 -- parameters checked and ignored, or a bare key. `abc` and `"abc"` are one key. NULL gives NULL, which start refuses. Raises P4001 if the
--- gateway would answer 400, with the gateway's sentence in the detail. Specified in docs/fingerprint.md.
+-- gateway would answer 400, with the gateway's sentence in the detail. Specified in docs/reference/fingerprint.md.
 CREATE FUNCTION once.key_of_header(value text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -4,7 +4,7 @@
 -- request line, 'shop.test/pay?dry=0'; content_type: the header's value, or NULL if there is no such header; body: NULL if there is none.
 -- Pass '' for a part that the location's once_fingerprint leaves out. canonical_json: as the location's once_canonical_json. A body given
 -- as text is hashed as its bytes in UTF-8, so a driver's string is never parsed as bytea escapes. Specified, with examples, in
--- docs/fingerprint.md.
+-- docs/reference/fingerprint.md.
 CREATE FUNCTION once.request_fingerprint(method text, target text, content_type text, body bytea, tenant text DEFAULT '',
     canonical_json boolean DEFAULT false) RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -7,14 +7,14 @@
 -- P4003). kept_ms, for a replay: how many milliseconds the outcome is kept at least, at most a day; a caller may serve a copy for that
 -- long. NULL if the intent has other fingerprints too (a copy could not tell a mismatch from them), or is in the archive.
 --
--- In the plain case two statements suffice for any size. The first checks and locks; the locks are taken before the statement that
--- inserts, so no insert ever waits for another transaction. The second inserts the new intents, all or nothing: under READ COMMITTED its
--- snapshot is later than the locks, so it sees every row that exists, and it needs no ON CONFLICT, which costs each row a third look at
--- the index. Keys of bucket 0 go to their table by name. A single key of bucket 0 is locked without a statement and inserted by one:
--- under light load most batches are of this kind. Otherwise a statement looks, inserts the new intents, and returns the plain verdicts: a
--- new claim, a replay, another attempt at work, a mismatch. A case that needs a decision under the row's lock (a takeover, a doubt, a
--- closed day) goes to once._claim. The settings pin the plans to index look-ups: a plan made while the table was empty would stay a
--- sequential scan. jit is off because a disabled scan looks expensive enough to be compiled.
+-- Why it is written so: in the plain case one statement suffices for any size (two if the scope's policy gives the lease). First a loop
+-- checks and locks; the locks are taken before the statement that inserts, so no insert ever waits for another transaction. The statement
+-- inserts the new intents, all or nothing: under READ COMMITTED its snapshot is later than the locks, so it sees every row that exists, and
+-- it needs no ON CONFLICT, which costs each row a third look at the index. Keys of bucket 0 go to their table by name, and a plan for
+-- today's keys opens one partition. Otherwise a statement looks, inserts the new intents, and returns the plain verdicts: a new claim, a
+-- replay, another attempt at work, a mismatch. A case that needs a decision under the row's lock (a takeover, a doubt, a closed day) goes
+-- to once._claim. The settings pin the plans to index look-ups: a plan made while the table was empty would stay a sequential scan. jit is
+-- off because a disabled scan looks expensive enough to be compiled.
 CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL, lease interval DEFAULT NULL,
     retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL, takeover boolean DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,
@@ -25,104 +25,106 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     size integer := cardinality(key);
-    plain boolean;
+    plain boolean;              -- all locks are held, all keys are of one bucket, and of an open day
     first_bucket integer;
     last_bucket integer;
-    term interval := lease;
+    of_today boolean;
     buckets integer[];
     codes text[];
     takeable boolean[];
     now timestamptz := clock_timestamp();
     today integer;
     today_open boolean;
-    fresh bigint := 0;
+    fresh bigint;
     counted bigint;
-    others text[] := '{}';      -- the other verdicts to count
+    others text[];              -- the other verdicts to count
 BEGIN
     IF once._quick_check_batch(tenant, size, array_dims(scope), array_dims(key), array_dims(fingerprint),
                       CASE WHEN traceparents IS NULL THEN array_dims(key) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
         size := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fingerprint, 0),
                                   once._length(traceparents, once._length(key, 0)));
+        IF size = 0 THEN
+            RETURN;
+        END IF;
     END IF;
-    IF retention IS NOT NULL OR NOT once._is_term(lease, '7 days') THEN
-        PERFORM once._check_term('lease', lease, '7 days');
-        PERFORM once._check_term('retention', retention, '100 years');
+    IF lease IS NOT NULL OR retention IS NOT NULL THEN
+        IF retention IS NOT NULL OR NOT once._is_term(lease, '7 days') THEN
+            PERFORM once._check_term('lease', lease, '7 days');
+            PERFORM once._check_term('retention', retention, '100 years');
+        END IF;
     END IF;
     owner := left(owner, 255);
 
-    -- A single element needs no array, and no statement to look and to lock.
-    IF size = 1 THEN
-        IF once._bucket_of_other(key[1]) = 0 AND key[1] COLLATE "C" NOT LIKE '________-____-7%'
-           AND scope[1] <> '' AND octet_length(scope[1]) <= 255 AND octet_length(fingerprint[1]) BETWEEN 16 AND 64
-           AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off' THEN
-            IF pg_try_advisory_xact_lock(once._lock_id(tenant, scope[1], key[1])) THEN
-                IF lease IS NULL THEN
-                    term := (once._policy(scope[1])).lease;
-                END IF;
-                fence := once._first_fence();
-                traceparent := traceparents[1];
-                IF traceparent IS NOT NULL THEN
-                    traceparent := once._trace(traceparent);
-                END IF;
-                lease_until := now + term;
-                -- expand: insert_claim(into => once.intent_d0)
-                SELECT now, now, now + retention, lease_until, 0, fence, 1, 'processing', tenant, scope[1], key[1], fingerprint[1],
-                       owner, traceparent
-                 WHERE NOT EXISTS (SELECT FROM once.intent_d0 AS i
-                                    WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[1] COLLATE "C"
-                                      AND i.key = key[1] COLLATE "C" AND i.bucket = 0);
-                IF FOUND THEN
-                    ord := 1;
-                    verdict := 'new_claim';
-                    state := 'processing';
-                    attempts := 1;
-                    counted := nextval('once.counted_new');     -- an assignment starts no query
-                    RETURN NEXT;
-                    RETURN;
-                END IF;
-            END IF;
-        END IF;
+    IF traceparents IS NOT NULL THEN
+        FOR n IN 1 .. size LOOP
+            traceparents[n] := once._trace(traceparents[n]);
+        END LOOP;
     END IF;
 
-    -- A name of up to 255 bytes is short enough; in a longer one the characters are counted. The same lock number twice: the same key
-    -- twice.
-    SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
-           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket) INTO plain, first_bucket, last_bucket
-      FROM (SELECT once._lock_id(tenant, scope[u.n], u.key) AS id, once._bucket(u.key) AS bucket,
-                   scope[u.n] <> '' AND octet_length(scope[u.n]) <= 255 AND octet_length(fingerprint[u.n]) BETWEEN 16 AND 64 AS good
-              FROM unnest(key) WITH ORDINALITY AS u (key, n) OFFSET 0) AS e;
-    plain := plain AND first_bucket = last_bucket AND (first_bucket = 0 OR once._is_open(first_bucket));
-    IF plain AND (lease IS NOT NULL OR scope[1] = ALL (scope))
-       AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off' THEN
-        IF lease IS NULL THEN
-            term := (once._policy(scope[1])).lease;
+    <<short>>       -- A scope of up to 255 bytes is short enough; in a longer one the characters are counted.
+    BEGIN
+        EXIT short WHEN (current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
+                         AND (lease IS NOT NULL OR scope[1] = ALL (scope))) IS NOT TRUE;
+        IF key[1] COLLATE "C" NOT LIKE '________-____-7%' THEN
+            first_bucket := 0;
+            -- expand: lock_all(fits => scope[n] <> '' AND octet_length(scope[n]) <= 255 AND once._is_undated(key[n]), scope => scope[n],
+            --   key => key[n], fingerprint => fingerprint[n])
+        ELSE
+            first_bucket := once._match_day(key[1], once._today());
+            of_today := first_bucket IS NOT NULL;
+            IF of_today THEN
+                -- expand: lock_all(fits => scope[n] <> '' AND octet_length(scope[n]) <= 255
+                --   AND key[n] COLLATE "C" LIKE '________-____-7___-____-____________' AND once._is_dated(key[n])
+                --   AND once._match_day(key[n], once._today()) = first_bucket, scope => scope[n], key => key[n],
+                --   fingerprint => fingerprint[n])
+                of_today := once._is_today(first_bucket);
+            ELSE
+                first_bucket := once._bucket(key[1]);
+                -- expand: lock_all(fits => scope[n] <> '' AND octet_length(scope[n]) <= 255
+                --   AND once._bucket(key[n]) = first_bucket AND first_bucket >= 0, scope => scope[n], key => key[n],
+                --   fingerprint => fingerprint[n])
+            END IF;
+        END IF;
+        -- expand: none_twice(names => key)
+        IF first_bucket > 0 AND NOT of_today THEN
+            EXIT short WHEN NOT once._is_open(first_bucket);
+        END IF;
+        plain := true;
+        IF lease IS NULL THEN       -- as once._policy
+            SELECT now + p.lease INTO STRICT lease_until
+              FROM once.scope AS p WHERE p.scope IN ('', scope[1] COLLATE "C") ORDER BY p.scope DESC LIMIT 1;
+        ELSE
+            lease_until := now + lease;
         END IF;
         IF first_bucket = 0 THEN
             fence := once._first_fence();
             -- expand: claim_all(into => once.intent_d0, bucket => 0)
         ELSE
             fence := 1;
-            -- expand: claim_all(into => once.intent, bucket => first_bucket)
+            IF of_today THEN
+                -- expand: claim_all(into => once.intent, bucket => once._today())
+            ELSE
+                -- expand: claim_all(into => once.intent, bucket => first_bucket)
+            END IF;
         END IF;
         IF FOUND THEN
             verdict := 'new_claim';
             state := 'processing';
             attempts := 1;
-            lease_until := now + term;
             FOR n IN 1 .. size LOOP
                 ord := n;
                 traceparent := traceparents[n];
-                IF traceparent IS NOT NULL THEN
-                    traceparent := once._trace(traceparent);
-                END IF;
                 counted := nextval('once.counted_new');     -- an assignment starts no query
                 RETURN NEXT;
             END LOOP;
             RETURN;
         END IF;
-    END IF;
+    END;
 
+    fresh := 0;
+    others := '{}';
     IF plain THEN
+        last_bucket := first_bucket;
         buckets := array_fill(first_bucket, ARRAY[size]);
         codes := array_fill(NULL::text, ARRAY[size]);
         takeable := array_fill(true, ARRAY[size]);
@@ -153,14 +155,14 @@ BEGIN
             SELECT u.*, once._same(s.fingerprint, s.redirects, u.fingerprint) AS same, s.fence, s.state, s.response_status,
                    s.response_body, s.response_headers, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until,
                    s.attempts,
-                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace,
+                   s.traceparent,
                    CASE WHEN s.state IN ('succeeded', 'failed_final') AND s.redirects IS NULL
                         THEN least(86400000, greatest(0, 1000 * date_part('epoch', s.completed_at - now + coalesce(
                                  s.expires_at - s.created_at,
                                  (SELECT p.retention FROM once.scope AS p WHERE p.scope = u.scope COLLATE "C"),
                                  (SELECT d.retention FROM once.scope AS d WHERE d.scope = '')))))::integer END AS kept_ms
               FROM unnest(scope, key, fingerprint, buckets, codes, takeable, traceparents)
-                   WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, given, ord)
+                   WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, trace, ord)
               -- The range is known when the look-up starts, so that only the leaves of this batch
               -- are opened. LIMIT keeps this a look-up per element: as a join, a plan made on an
               -- empty table would read it whole.

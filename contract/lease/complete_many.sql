@@ -37,6 +37,21 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    next_state := array_fill('succeeded'::once.state, ARRAY[size]);
+    IF size > 1 THEN
+        IF key[1] COLLATE "C" NOT LIKE '________-____-7%' THEN
+            -- expand: store_done(into => once.intent_d0, bucket => 0)
+        ELSIF once._match_day(key[1], once._today()) IS NOT NULL THEN
+            <<all_of_today>>        -- else their rows would not be taken in the order of once._store_many
+            BEGIN
+                FOR n IN 2 .. size LOOP
+                    EXIT all_of_today WHEN once._match_day(key[n], once._today()) IS NULL;
+                END LOOP;
+                -- expand: store_done(into => once.intent, bucket => once._today())
+            END;
+        END IF;
+    END IF;
+    IF (cardinality(stored) = size) IS NOT TRUE THEN
+        next_state := array_fill('succeeded'::once.state, ARRAY[size]);
+    END IF;
     -- expand: store_batch(refusal => P4010, rest => result_type, result_id, NULL, NULL, NULL)
 END $$;

@@ -1,12 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.fail(scope, key, fence, retryable, error..., outcome..., tenant, redirect): stores that a claimed intent failed. retryable true:
--- certainly no effect, the next attempt may run (an attempt that took over from a silent one, processing_stale, reports this for that one
--- as well); false: failed for good, retries get this outcome; NULL: the outcome is unknown: in doubt. Then the next claim asks the
--- scope's verify function: at once if a response_status shows that the work has ended, otherwise after the lease, since the work may
--- still go on. redirect, with retryable true: the fingerprint of the request that the answer sends the caller to (HTTP's 307 and 308).
--- From then on that request is this intent, too: it may run, and both requests get its outcome. Returns as once.complete does. Raises
--- P4011 if the fence is lost or the intent has another outcome; P4060, P4000 P4001 P4003. An error_code is cut to 255 characters, an
+-- once.fail(scope, key, fence, retryable, error..., outcome..., tenant, redirect): stores that a claimed intent failed. retryable:
+--   true   certainly no effect: the next attempt may run. An attempt that took over from a silent one (processing_stale) reports this for
+--          that one as well
+--   false  failed for good: retries get this outcome
+--   NULL   the outcome is unknown: in doubt. The next claim asks the scope's verify function: at once if a response_status shows that the
+--          work has ended, otherwise after the lease, since the work may still go on
+-- redirect, with retryable true: the fingerprint of the request that the answer sends the caller to (HTTP's 307 and 308). From then on
+-- that request is this intent, too: it may run, and both requests get its outcome. An error_code is cut to 255 characters, an
 -- error_message to 4096.
+--
+-- Returns as once.complete does. Raises P4011 if the fence is lost or the intent has another outcome; P4060, P4000 P4001 P4003.
 CREATE FUNCTION once.fail(scope text, key text, fence integer, retryable boolean, error_code text DEFAULT NULL,
     error_message text DEFAULT NULL, response_status integer DEFAULT NULL, response_text text DEFAULT NULL,
     response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea, response_headers jsonb DEFAULT NULL,

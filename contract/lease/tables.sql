@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The types that the calls of leased attempts return.
 
--- What a claim returns.
---
+-- What once.claim returns.
 CREATE TYPE once.claimed AS (
     verdict          text,
-    fence            integer,
+    fence            integer,       -- pass it to each report and renewal
     state            text,
     response_status  integer,
     response_body    bytea,

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._event_relays(event): the event's state with each relay that takes its topic, as a JSON array: 'pending', 'waiting', 'retrying',
--- 'dead', or 'passed': delivered, discarded, or from before the relay began.
+-- 'dead', 'foreign' (P4080), or 'passed': delivered, discarded, or from before the relay began.
 CREATE FUNCTION once._event_relays(event once.outbox) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay,
                        'state', CASE WHEN p.state IS NOT NULL THEN p.state
-                                     WHEN r.written_by <> r.xmin THEN 'of another cluster'
+                                     WHEN r.written_by <> r.xmin THEN 'foreign'
                                      WHEN pg_visible_in_snapshot(event.xid, r.seen)
                                           OR (pg_visible_in_snapshot(event.xid, r.reading)
                                               AND event.id <= r.after_id) THEN 'passed'

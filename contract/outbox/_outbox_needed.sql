@@ -6,7 +6,7 @@ LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = of
 #variable_conflict use_variable
 BEGIN
     SELECT format('relay %L has not passed all of it', r.relay), CASE WHEN r.written_by <> r.xmin
-           THEN 'Its progress is of another cluster: see once.relay_adopt.'
+           THEN 'Its progress was not written in this database: see once.relay_adopt.'
            WHEN EXISTS (SELECT FROM once.capture AS c WHERE c.slot = r.relay)
            THEN 'It is a replication slot: see once.capture_list, or call once.drop_relay if its events are no longer needed.'
            ELSE 'Start it, or call once.drop_relay if its events are no longer needed.' END

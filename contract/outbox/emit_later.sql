@@ -29,10 +29,8 @@ BEGIN
     PERFORM once._check_event(tenant, scope, key, topic, kind, payload, NULL, NULL, headers, NULL);
     IF key IS NOT NULL THEN
         -- The id that once.emit gives it.
-        event_id := encode(overlay(substring(sha256((SELECT sha256(s.salt || convert_to(tenant, 'UTF8')) FROM once.setting AS s
-                WHERE s.only_row) || 'e'::bytea || convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
-            FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
-        IF NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779)) THEN
+        SELECT once._derived_id(s.salt, tenant, scope, key, kind) INTO STRICT event_id FROM once.setting AS s WHERE s.only_row;
+        IF NOT pg_try_advisory_xact_lock(once._event_lock(tenant, scope, key, kind)) THEN
             PERFORM once._refuse('P4029', tenant, scope, key, format('another transaction is emitting its event %s', kind));
         END IF;
         SELECT d.* INTO held FROM once.delayed_event AS d WHERE d.event_id = event_id;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.outbox_summary(): each relay's undelivered events, by topic and state (see once.parked_list), and when the oldest of them was
--- emitted. A relay without any has one row: topic NULL, state 'idle', 0 events. A relay whose progress came by a restore or by logical
--- replication (P4080) has state 'of another cluster', and no pending events. Counts, and so reads, all of them.
+-- emitted. A relay without any has one row: topic NULL, state 'idle', 0 events. A relay whose progress was not written in this
+-- database (P4080) has state 'foreign', and no pending events. Counts, and so reads, all of them.
 CREATE FUNCTION once.outbox_summary() RETURNS TABLE (relay text, topic text, state text, events bigint, oldest timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -31,7 +31,7 @@ BEGIN
     SELECT s.relay::text, s.topic::text, s.state::text, s.events, s.oldest
       FROM (SELECT c.relay, c.topic, c.state, c.events, c.oldest FROM counted AS c
              UNION ALL
-            SELECT r.relay, NULL, CASE WHEN r.written_by = r.xmin THEN 'idle' ELSE 'of another cluster' END, 0, NULL
+            SELECT r.relay, NULL, CASE WHEN r.written_by = r.xmin THEN 'idle' ELSE 'foreign' END, 0, NULL
               FROM once.relay AS r
              WHERE r.written_by <> r.xmin OR NOT EXISTS (SELECT FROM counted AS c WHERE c.relay = r.relay)) AS s
      ORDER BY s.relay, s.topic, s.state;

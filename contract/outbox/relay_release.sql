@@ -37,10 +37,10 @@ BEGIN
     -- this session got the event's lock.
     due := ARRAY(
         SELECT l.address
-          FROM (SELECT d.ctid AS address, d.event_id, d.key FROM once.delayed_event AS d
+          FROM (SELECT d.ctid AS address, d.tenant, d.scope, d.key, d.event_type FROM once.delayed_event AS d
                  WHERE d.not_before <= now AND once._serves(d.tenant)
                  ORDER BY d.not_before, d.emitted_at LIMIT take FOR UPDATE SKIP LOCKED) AS l
-         WHERE l.key IS NULL OR pg_try_advisory_xact_lock(uuid_hash_extended(l.event_id, 20779)));
+         WHERE l.key IS NULL OR pg_try_advisory_xact_lock(once._event_lock(l.tenant, l.scope, l.key, l.event_type)));
     WHILE (pg_sequence_last_value('once.outbox_day_seq') >= day * 256) IS NOT TRUE LOOP      -- see once._emitted_later
         PERFORM nextval('once.outbox_day_seq');
     END LOOP;

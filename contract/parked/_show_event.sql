@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._show_event(event_id, tenant): once.parked_show for an event.
-CREATE FUNCTION once._show_event(event_id uuid, tenant text) RETURNS jsonb
+-- once._show_event(event_id, tenant, scope, key): once.parked_show for an event.
+CREATE FUNCTION once._show_event(event_id uuid, tenant text, scope text, key text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
@@ -20,7 +20,11 @@ BEGIN
       FROM (SELECT p.xid, p.id, p.day FROM once.parked_event AS p WHERE p.event_id = event_id LIMIT 1) AS f,
            once.outbox AS o
      WHERE o.xid = f.xid AND o.id = f.id AND o.day = f.day;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND key IS NOT NULL THEN
+        SELECT o.* INTO event FROM once.outbox AS o
+         WHERE o.tenant = coalesce(tenant, '') COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
+           AND o.event_id = event_id LIMIT 1;
+    ELSIF NOT FOUND THEN
         SELECT o.* INTO event FROM once.outbox AS o WHERE o.event_id = event_id LIMIT 1;
     END IF;
     IF event.id IS NULL OR event.tenant <> tenant COLLATE "C" THEN

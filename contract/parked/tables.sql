@@ -46,7 +46,8 @@ CREATE TYPE once.parked_item AS (
     next_at        timestamptz, -- NULL: not before the earlier ones are gone
     error          text,
     sqlstate       text,        -- of a message
-    since          timestamptz  -- when an event was emitted, when a message was parked
+    since          timestamptz, -- when an event was emitted, when a message was parked
+    place          text         -- its place in the list, to continue after it
 );
 
 -- One part of many, of one holder: found by a look, then decided.

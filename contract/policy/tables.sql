@@ -54,13 +54,13 @@ CREATE TABLE once.scope (
         AND timestamp '2001-02-01' + retention > '2001-02-01' AND timestamp '2001-02-01' + retention <= '2101-02-01')
 );
 
--- What a verify function answers: did the effect of this intent happen?
+-- What a verify function returns: did the effect of this intent happen? The other fields are read only if it did: they are its outcome.
 CREATE TYPE once.verification AS (
-    answer           text,      -- 'happened' | 'absent' | 'unknown'
-    response_status  integer,
+    answer           text,      -- 'happened', 'absent' or 'unknown'; anything else counts as 'unknown'
+    response_status  integer,   -- of replays; NULL: over HTTP, finished without an answer to repeat
     response_body    bytea,
-    response_headers jsonb,
-    result_type      text,
+    response_headers jsonb,     -- a flat object of texts: {"Content-Type": "application/json"}
+    result_type      text,      -- with result_id, a reference to the result: pgonce find --result looks for it
     result_id        text
 );
 

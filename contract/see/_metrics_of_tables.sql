@@ -9,8 +9,9 @@ BEGIN
         SELECT t.name AS of_table, substring(c.relname FROM '_d([0-9]+)$')::integer AS day,
                pg_total_relation_size(c.oid) AS bytes
           FROM (VALUES ('intent'), ('archive'), ('outbox'), ('decision'), ('parked_event'), ('parked_message')) AS t (name)
-          JOIN pg_class AS c ON c.oid = to_regclass('once.' || t.name)
-                             OR c.oid IN (SELECT h.inhrelid FROM pg_inherits AS h WHERE h.inhparent = to_regclass('once.' || t.name)))
+         CROSS JOIN LATERAL (SELECT to_regclass('once.' || t.name) AS oid
+                              UNION ALL SELECT h.inhrelid FROM pg_inherits AS h WHERE h.inhparent = to_regclass('once.' || t.name)) AS m
+          JOIN pg_class AS c ON c.oid = m.oid)
     SELECT 'pgonce_table_bytes', jsonb_build_object('table', l.of_table), sum(l.bytes)::double precision
       FROM leaf AS l GROUP BY l.of_table
      UNION ALL

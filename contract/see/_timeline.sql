@@ -70,7 +70,7 @@ BEGIN
                           CASE o->>'state' WHEN 'passed' THEN 'delivered, or discarded, or older than the relay'
                                            WHEN 'pending' THEN 'the relay has not reached it yet'
                                            WHEN 'waiting' THEN 'behind another of its aggregate'
-                                           WHEN 'of another cluster' THEN 'this relay''s progress is from another cluster'
+                                           WHEN 'foreign' THEN 'this relay''s progress was not written in this database'
                                            ELSE format('refused %s times', o->>'attempts') END AS text
                      FROM jsonb_array_elements(coalesce(e->'relays', '[]')) AS o) AS r
              UNION ALL

@@ -21,7 +21,7 @@ BEGIN
         FOR slot IN 0 .. 63 LOOP
             PERFORM once._execute_ddl(format('CREATE SEQUENCE once.slot_%s_seq MINVALUE 0', slot));
             PERFORM once._close(format('once.slot_%s_seq', slot)::regclass);
-            PERFORM setval(format('once.slot_%s_seq', slot)::regclass, CASE WHEN open THEN 3 ELSE 2 END);
+            PERFORM setval(format('once.slot_%s_seq', slot)::regclass, CASE WHEN open THEN 3 ELSE 0 END);
         END LOOP;
     END IF;
     PERFORM once._guard(true);

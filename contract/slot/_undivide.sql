@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._undivide(finally): the two parts of once.undivide. The first removes the guard; the second drops the sequences, when no transaction
--- reads them any more. In between no slot can close: once_job.close_slot refuses a node without the guard.
+-- once._undivide(finally): the two parts of once.undivide. The first removes the guard; the second drops the sequences and the record of
+-- moves, when no transaction reads them any more. In between no slot can close: once_job.close_slot refuses a node without the guard.
 CREATE FUNCTION once._undivide(finally boolean) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     closed integer[];
@@ -16,5 +16,6 @@ BEGIN
         FOR slot IN 0 .. 63 LOOP
             PERFORM once._execute_ddl(format('DROP SEQUENCE once.slot_%s_seq', slot));
         END LOOP;
+        DELETE FROM once.slot_move;         -- its epochs begin anew if the node is divided again
     END IF;
 END $$;

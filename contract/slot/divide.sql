@@ -5,7 +5,8 @@
 -- included; a NOTICE names them once a second. If it was interrupted while it waited, call it again: a divided node keeps its slots
 -- unchanged. For the owner of the contract, outside a transaction block. Raises 22023 if open is missing, 55000 if some of the sequences
 -- are missing. once.undivide reverts it.
--- Not SECURITY DEFINER and without settings, since such a procedure could not commit.
+--
+-- Why it is written so: it is not SECURITY DEFINER and has no settings, since such a procedure could not commit.
 CREATE PROCEDURE once.divide(open boolean DEFAULT NULL) LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM once._divide(open);

@@ -17,13 +17,10 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer;
-    of_today boolean;
     now timestamptz := clock_timestamp();
     fence integer;
-    plain boolean;
     started once.started;
     stored bytea;
-    counted bigint;
 BEGIN
     -- expand: outcome_arguments()
     -- The check for the usual arguments, in one expression for each kind of key; once._check_and_lock for the others.
@@ -37,49 +34,37 @@ BEGIN
     IF bucket IS NULL THEN
         bucket := once._check_and_lock(tenant, scope, key, fingerprint, true);
     END IF;
-    of_today := bucket = once._today();
-    IF of_today THEN
+    IF bucket = once._today() THEN
         PERFORM FROM once.intent AS i
           WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
             AND i.bucket = once._today();
+        fence := CASE WHEN NOT FOUND AND once._is_first(state, response_status, response_body, result_type, result_id)
+                           AND once._is_today(bucket) THEN 1 END;       -- see once.start
     ELSIF bucket = 0 THEN
         PERFORM FROM once.intent AS i
           WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
             AND i.bucket = 0;
+        fence := CASE WHEN NOT FOUND AND once._is_first(state, response_status, response_body, result_type, result_id)
+                      THEN once._first_fence() END;
     ELSIF bucket > 0 THEN
         PERFORM FROM once.intent AS i
           WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
             AND i.bucket = bucket;
+        fence := CASE WHEN NOT FOUND AND once._is_first(state, response_status, response_body, result_type, result_id)
+                           AND once._is_open(bucket) THEN 1 END;
     END IF;
-    IF NOT FOUND AND bucket >= 0 AND state IN ('succeeded', 'failed_final', 'failed_retryable')
-        AND once._is_usual(response_status, response_body, result_type, result_id)
-        AND coalesce(current_setting('once.started', true), '') = '' THEN      -- a first start: see once._note_start
-        plain := true;
-        IF response_headers IS NOT NULL THEN
-            plain := jsonb_typeof(response_headers) = 'object' AND octet_length(response_headers::text) <= 65536;
+    IF response_headers IS NOT NULL THEN
+        IF jsonb_typeof(response_headers) <> 'object' OR octet_length(response_headers::text) > 65536 THEN
+            fence := NULL;
         END IF;
     END IF;
-    IF plain THEN
-        IF of_today THEN
-            IF once._is_today(bucket) THEN      -- see once.start
-                fence := 1;
-            END IF;
-        ELSIF bucket = 0 THEN
-            fence := once._first_fence();
-        ELSIF once._is_open(bucket) THEN
-            fence := 1;
-        END IF;
-        IF fence IS NOT NULL THEN
-            IF current_setting('transaction_isolation') = 'read committed' THEN
-                -- expand: insert_outcome(then => ;)
-                counted := nextval('once.counted_new');     -- an assignment starts no query
-                RETURN fence;
-            END IF;
-            -- expand: insert_outcome(then => ON CONFLICT DO NOTHING;)
-            IF FOUND THEN
-                counted := nextval('once.counted_new');
-                RETURN fence;
-            END IF;
+    IF fence IS NOT NULL AND current_setting('transaction_isolation') = 'read committed' THEN
+        -- expand: insert_outcome(bucket => bucket, fence => fence, then => ;)
+        RETURN CASE WHEN nextval('once.counted_new') IS NOT NULL THEN fence END;        -- counts it
+    ELSIF fence IS NOT NULL THEN
+        -- expand: insert_outcome(bucket => bucket, fence => fence, then => ON CONFLICT DO NOTHING;)
+        IF FOUND AND nextval('once.counted_new') IS NOT NULL THEN
+            RETURN fence;
         END IF;
     END IF;
     started := once.start(scope, key, fingerprint, tenant);

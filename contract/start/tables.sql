@@ -1,11 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The type that once.start returns, and the table of starts without an outcome.
 
--- What once.start returns. It is a type because a function with as many OUT parameters builds its row type again at each call.
+-- What once.start and once.try_start return. It is a type because a function with as many OUT parameters builds its row type again at
+-- each call.
 CREATE TYPE once.started AS (
-    verdict          text,      -- 'proceed' | 'replay_success'; once.try_start also returns the verdicts that forbid the effect
+    verdict          text,      -- 'proceed' or 'replay_success'; once.try_start also returns the verdicts that forbid the effect
     state            text,
-    response_status  integer,
+    response_status  integer,   -- this and the next six: the stored outcome, in a replay
     response_body    bytea,
     response_headers jsonb,
     result_type      text,
@@ -13,7 +14,7 @@ CREATE TYPE once.started AS (
     error_code       text,
     error_message    text,
     fence            integer,
-    traceparent      text
+    traceparent      text       -- of the first attempt that had one
 );
 
 -- If once.strict is set: each intent that a transaction has started. The row exists only long enough to set off the deferred trigger,

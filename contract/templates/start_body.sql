@@ -16,7 +16,6 @@ DECLARE
     likely integer;
     fence integer;
     noted text;
-    counted bigint;
 BEGIN
     IF (once._is_trusted(tenant) AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))) IS NOT TRUE THEN
         bucket := once._check_and_lock(tenant, scope, key, fingerprint, true);
@@ -27,8 +26,8 @@ BEGIN
     IF key COLLATE "C" NOT LIKE '________-____-7___-____-____________' THEN
         -- expand: look_up(bucket => 0)
         IF FOUND THEN
-            IF answer.verdict IS NOT NULL THEN
-                counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
+            IF answer.verdict IS NOT NULL        -- and count it
+               AND (current_setting('transaction_read_only') <> 'off' OR nextval('once.counted_replay') IS NOT NULL) THEN
                 RETURN answer;
             END IF;
         ELSE
@@ -39,8 +38,8 @@ BEGIN
         IF likely IS NOT NULL THEN
             -- expand: look_up(bucket => once._today())
             IF FOUND THEN
-                IF answer.verdict IS NOT NULL THEN
-                    counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
+                IF answer.verdict IS NOT NULL        -- and count it
+                   AND (current_setting('transaction_read_only') <> 'off' OR nextval('once.counted_replay') IS NOT NULL) THEN
                     RETURN answer;
                 END IF;
             ELSE    -- still today? The look-up may have been made on another day
@@ -58,8 +57,8 @@ BEGIN
             bucket := coalesce(bucket, once._check_and_lock(tenant, scope, key, fingerprint, false));
             -- expand: look_up(bucket => bucket)
             IF FOUND THEN
-                IF answer.verdict IS NOT NULL THEN
-                    counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
+                IF answer.verdict IS NOT NULL        -- and count it
+                   AND (current_setting('transaction_read_only') <> 'off' OR nextval('once.counted_replay') IS NOT NULL) THEN
                     RETURN answer;
                 END IF;
             ELSE

@@ -1,8 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- store_batch(refusal, rest): stores a batch of reports and returns the verdict of each; rest: the other parts of an outcome. A single
--- report goes straight to once._report_many, which costs less.
+-- store_batch(refusal, rest): stores a batch of reports, of which some may be stored already, and returns the verdict of each; rest: the
+-- other parts of an outcome. A single report goes straight to once._report_many, which costs less.
 IF size > 1 THEN
-    stored := once._store_many(tenant, scope, key, fence, next_state, response_status, response_body, response_headers, {rest});
+    IF (cardinality(stored) = size) IS NOT TRUE THEN
+        stored := once._store_many(stored, tenant, scope, key, fence, next_state, response_status, response_body, response_headers,
+                                   {rest});
+    END IF;
     IF cardinality(stored) = size THEN
         verdict := 'stored';
         FOR n IN 1 .. size LOOP

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * buffer.h: text that grows up to a limit. A failure (memory, the limit) is remembered, so that a
- * writer checks once, at its end. Only the files of lib/http that write JSON and metrics use it.
+ * writer checks once, at its end. The files of lib/http that write JSON and metrics use it, and the
+ * console, for its pages.
  */
 #pragma once
 

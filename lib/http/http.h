@@ -95,7 +95,7 @@ enum {
 typedef struct http_occurrence {
 	/*
 	 * The base of the type, before the slug, so that types can lead to the operator's copy of
-	 * docs/problems.md ("https://docs.example/pgonce/problems#"). NULL, or one that
+	 * docs/reference/problems.md ("https://docs.example/pgonce/problems#"). NULL, or one that
 	 * http_problem_base_good refuses: "urn:pgonce:problem:".
 	 */
 	const char *type_base;
@@ -333,6 +333,7 @@ enum {
 	HTTP_METRICS_SCOPES_MAX = 64,    /* counted separately; row 0 has the others */
 	HTTP_METRICS_SCOPE_BYTES = 256,  /* a name with its NUL */
 	HTTP_METRICS_WORKERS_MAX = 1024, /* as many processes as nginx can have (NGX_MAX_PROCESSES) */
+	HTTP_METRICS_NODES_MAX = 128,    /* those of a configuration, and of the one before a reload */
 	HTTP_METRICS_DECISIONS = HTTP_STEPS + HTTP_PROBLEMS,
 	HTTP_METRICS_TEXT_MAX = 4 << 20
 };
@@ -343,6 +344,20 @@ typedef struct http_metrics_scope {
 	char name[HTTP_METRICS_SCOPE_BYTES];
 	uint64_t decisions[HTTP_METRICS_DECISIONS]; /* by step, but HTTP_REFUSE by its problem */
 } http_metrics_scope;
+
+/* One of several nodes that share the tenants. */
+typedef struct http_metrics_node {
+	uint64_t hash; /* as of a scope */
+	uint64_t ready;
+	char name[HTTP_METRICS_SCOPE_BYTES];
+} http_metrics_node;
+
+/* What a worker says about a node. */
+enum {
+	HTTP_METRICS_NODE_CLAIMS = 1,  /* the connection for claims is there, */
+	HTTP_METRICS_NODE_REPORTS = 2, /* and the one for reports */
+	HTTP_METRICS_NODE_KNOWN = 4    /* the node is in the worker's configuration */
+};
 
 /*
  * One process. Only that process writes here; the statistics are those already included in the
@@ -355,6 +370,7 @@ typedef struct http_metrics_worker {
 	uint64_t held;         /* answers held back until they are stored */
 	uint64_t replay_bytes; /* of stored answers that are being sent */
 	once_batcher_statistics counted;
+	unsigned char nodes[HTTP_METRICS_NODES_MAX]; /* by row; all 0: there is one database */
 } http_metrics_worker;
 
 typedef struct http_metrics {
@@ -369,16 +385,18 @@ typedef struct http_metrics {
 	uint64_t operations[2];
 	uint64_t resolved_claims;
 	uint64_t resent;
+	uint64_t rerouted; /* to another node, since the slot had moved */
 	uint64_t timeouts;
 	uint64_t latency[ONCE_LATENCY_BUCKETS];
 	uint64_t latency_sum_us;
+	http_metrics_node nodes[HTTP_METRICS_NODES_MAX];
 	http_metrics_scope scopes[HTTP_METRICS_SCOPES_MAX];
 	http_metrics_worker workers[HTTP_METRICS_WORKERS_MAX];
 } http_metrics;
 
 /*
  * Called before workers start. Keeps the counts of a predecessor of the same layout (a reload),
- * otherwise starts at zero.
+ * otherwise starts at zero. Forgets nodes that no worker knows any more.
  */
 void http_metrics_init(http_metrics *metrics);
 /*
@@ -389,6 +407,10 @@ http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint
 void http_metrics_leave(http_metrics_worker *worker);
 /* The row of a scope, for http_metrics_decided; worth keeping if the scope is constant. */
 size_t http_metrics_scope_row(http_metrics *metrics, http_text scope);
+/* The row of a node, for http_metrics_connected. HTTP_METRICS_NODES_MAX: no row is left. */
+size_t http_metrics_node_row(http_metrics *metrics, http_text name);
+/* Does nothing without a row. */
+void http_metrics_connected(http_metrics_worker *worker, size_t row, const bool connected[2]);
 /* problem is used with HTTP_REFUSE only. */
 void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, http_problem problem);
 /*

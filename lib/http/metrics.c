@@ -28,11 +28,39 @@ static void set(uint64_t *gauge, uint64_t number)
 	__atomic_store_n(gauge, number, __ATOMIC_RELAXED);
 }
 
+static bool is_present(const http_metrics_worker *worker)
+{
+	return __atomic_load_n(&worker->present, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Does any worker know this node? In *connected, how many have each of its connections. */
+static bool node_known(const http_metrics *metrics, size_t row, uint64_t connected[2])
+{
+	bool known = false;
+
+	connected[0] = connected[1] = 0;
+	for (size_t i = 0; get(&metrics->nodes[row].ready) && i < HTTP_METRICS_WORKERS_MAX; i++) {
+		const http_metrics_worker *worker = &metrics->workers[i];
+		unsigned said = is_present(worker) ? __atomic_load_n(&worker->nodes[row], __ATOMIC_RELAXED) : 0;
+		known = known || (said & HTTP_METRICS_NODE_KNOWN) != 0;
+		connected[0] += (said & HTTP_METRICS_NODE_CLAIMS) != 0;
+		connected[1] += (said & HTTP_METRICS_NODE_REPORTS) != 0;
+	}
+	return known;
+}
+
 void http_metrics_init(http_metrics *metrics)
 {
+	uint64_t connected[2];
+
 	if (metrics->bytes != sizeof *metrics) {
 		memset(metrics, 0, sizeof *metrics);
 		metrics->bytes = sizeof *metrics;
+	}
+	for (size_t row = 0; row < HTTP_METRICS_NODES_MAX; row++) {
+		if (!node_known(metrics, row, connected)) {
+			memset(&metrics->nodes[row], 0, sizeof metrics->nodes[row]);
+		}
 	}
 }
 
@@ -41,6 +69,7 @@ http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint
 	http_metrics_worker *worker = &metrics->workers[slot % HTTP_METRICS_WORKERS_MAX];
 	http_metrics_leave(worker); /* a killed predecessor's gauges */
 	memset(&worker->counted, 0, sizeof worker->counted);
+	memset(worker->nodes, 0, sizeof worker->nodes);
 	set(&worker->running, 0);
 	set(&worker->waiting, 0);
 	set(&worker->held, 0);
@@ -66,14 +95,28 @@ static uint64_t hash_of(http_text name)
  * The name of a row is written by each worker that finds it empty: all write the same bytes, so it
  * does not matter if one is killed halfway, or if many write at once.
  */
-static void write_name(http_metrics_scope *scope, http_text name)
+static void write_name(char *place, uint64_t *ready, http_text name)
 {
 	size_t length = name.length < HTTP_METRICS_SCOPE_BYTES - 1 ? name.length : HTTP_METRICS_SCOPE_BYTES - 1;
 	while (length > 0 && length < name.length && ((unsigned char)name.data[length] & 0xC0) == 0x80) {
 		length--; /* no half character */
 	}
-	memcpy(scope->name, name.data, length);
-	__atomic_store_n(&scope->ready, 1, __ATOMIC_RELEASE);
+	memcpy(place, name.data, length);
+	__atomic_store_n(ready, 1, __ATOMIC_RELEASE);
+}
+
+/* Is this row the name's, perhaps since now? */
+static bool take_row(uint64_t *hash_of_row, uint64_t *ready, char *place, uint64_t hash, http_text name)
+{
+	uint64_t found = 0;
+	if (!__atomic_compare_exchange_n(hash_of_row, &found, hash, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
+	    found != hash) {
+		return false;
+	}
+	if (!get(ready)) {
+		write_name(place, ready, name);
+	}
+	return true;
 }
 
 size_t http_metrics_scope_row(http_metrics *metrics, http_text name)
@@ -81,16 +124,31 @@ size_t http_metrics_scope_row(http_metrics *metrics, http_text name)
 	uint64_t hash = hash_of(name);
 	for (size_t row = 1; row < HTTP_METRICS_SCOPES_MAX; row++) {
 		http_metrics_scope *scope = &metrics->scopes[row];
-		uint64_t found = 0;
-		if (__atomic_compare_exchange_n(&scope->hash, &found, hash, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
-		    found == hash) {
-			if (!get(&scope->ready)) {
-				write_name(scope, name);
-			}
+		if (take_row(&scope->hash, &scope->ready, scope->name, hash, name)) {
 			return row;
 		}
 	}
 	return 0;
+}
+
+size_t http_metrics_node_row(http_metrics *metrics, http_text name)
+{
+	uint64_t hash = hash_of(name);
+	size_t row = 0;
+	while (row < HTTP_METRICS_NODES_MAX &&
+	       !take_row(&metrics->nodes[row].hash, &metrics->nodes[row].ready, metrics->nodes[row].name, hash, name)) {
+		row++;
+	}
+	return row;
+}
+
+void http_metrics_connected(http_metrics_worker *worker, size_t row, const bool connected[2])
+{
+	if (row < HTTP_METRICS_NODES_MAX) {
+		unsigned char said = (unsigned char)(HTTP_METRICS_NODE_KNOWN | (connected[0] ? HTTP_METRICS_NODE_CLAIMS : 0) |
+		                                     (connected[1] ? HTTP_METRICS_NODE_REPORTS : 0));
+		__atomic_store_n(&worker->nodes[row], said, __ATOMIC_RELAXED);
+	}
 }
 
 void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, http_problem problem)
@@ -137,6 +195,7 @@ typedef struct gauges {
 	uint64_t pending;
 	uint64_t pending_bytes;
 	uint64_t connected[2];
+	uint64_t more_connections;
 } gauges;
 
 static gauges sum_gauges(const http_metrics *metrics)
@@ -144,7 +203,7 @@ static gauges sum_gauges(const http_metrics *metrics)
 	gauges sum = {0};
 	for (size_t i = 0; i < HTTP_METRICS_WORKERS_MAX; i++) {
 		const http_metrics_worker *worker = &metrics->workers[i];
-		if (__atomic_load_n(&worker->present, __ATOMIC_ACQUIRE) == 0) {
+		if (!is_present(worker)) {
 			continue;
 		}
 		sum.workers++;
@@ -156,6 +215,14 @@ static gauges sum_gauges(const http_metrics *metrics)
 		sum.pending_bytes += worker->counted.pending_bytes;
 		sum.connected[0] += worker->counted.connected[0];
 		sum.connected[1] += worker->counted.connected[1];
+		sum.more_connections += worker->counted.more_connections;
+	}
+	for (size_t row = 0; row < HTTP_METRICS_NODES_MAX; row++) {
+		uint64_t connected[2];
+		if (node_known(metrics, row, connected)) {
+			sum.connected[0] += connected[0];
+			sum.connected[1] += connected[1];
+		}
 	}
 	return sum;
 }
@@ -191,10 +258,14 @@ static bool scope_shown(const http_metrics *metrics, size_t row)
 	return false;
 }
 
+static http_text name_of(const char *name)
+{
+	return (http_text){.data = name, .length = strnlen(name, HTTP_METRICS_SCOPE_BYTES - 1)};
+}
+
 static http_text scope_name(const http_metrics *metrics, size_t row)
 {
-	const char *name = row == 0 ? "(other)" : metrics->scopes[row].name;
-	return (http_text){.data = name, .length = strnlen(name, HTTP_METRICS_SCOPE_BYTES - 1)};
+	return name_of(row == 0 ? "(other)" : metrics->scopes[row].name);
 }
 
 static void write_seconds(buffer *out, uint64_t us)
@@ -259,6 +330,22 @@ static void json_scopes(const http_metrics *metrics, buffer *out)
 	buffer_text(out, "}");
 }
 
+/* Only if there are several. */
+static void json_nodes(const http_metrics *metrics, buffer *out)
+{
+	bool first = true;
+	for (size_t row = 0; row < HTTP_METRICS_NODES_MAX; row++) {
+		uint64_t connected[2];
+		if (node_known(metrics, row, connected)) {
+			buffer_text(out, first ? "\"nodes\":{" : ",");
+			first = false;
+			buffer_json_utf8(out, name_of(metrics->nodes[row].name));
+			buffer_format(out, ":{\"claims\":%" PRIu64 ",\"reports\":%" PRIu64 "}", connected[0], connected[1]);
+		}
+	}
+	buffer_text(out, first ? "" : "},");
+}
+
 bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
 {
 	buffer out = {.length_max = HTTP_METRICS_TEXT_MAX};
@@ -272,12 +359,14 @@ bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
 	json_number(&out, "pending", sum.pending);
 	json_number(&out, "pending_bytes", sum.pending_bytes);
 	json_pair(&out, "connected", sum.connected[0], sum.connected[1]);
+	json_number(&out, "more_connections", sum.more_connections);
 	json_number(&out, "connects", get(&metrics->connects));
 	json_number(&out, "connect_failures", get(&metrics->connect_failures));
 	json_pair(&out, "batches", get(&metrics->batches[0]), get(&metrics->batches[1]));
 	json_pair(&out, "operations", get(&metrics->operations[0]), get(&metrics->operations[1]));
 	json_number(&out, "resolved_claims", get(&metrics->resolved_claims));
 	json_number(&out, "resent", get(&metrics->resent));
+	json_number(&out, "rerouted", get(&metrics->rerouted));
 	json_number(&out, "timeouts", get(&metrics->timeouts));
 	json_latency(metrics, &out);
 	buffer_text(&out, "\"reports\":{");
@@ -293,6 +382,7 @@ bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
 		buffer_format(&out, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", cache_names[i], get(&metrics->cache[i]));
 	}
 	buffer_text(&out, "},");
+	json_nodes(metrics, &out);
 	json_scopes(metrics, &out);
 	buffer_text(&out, "}\n");
 	*text = buffer_take(&out, length);
@@ -323,9 +413,10 @@ static void counter_pair(buffer *out, const char *name, const char *help, const 
 
 static void openmetrics_decisions(const http_metrics *metrics, buffer *out)
 {
-	openmetrics_family(
-	    out, "counter", "pgonce_decisions",
-	    "What was done with requests: a step, or the problem that refused them. One that waits is decided again.");
+	openmetrics_family(out, "counter", "pgonce_decisions",
+	                   "Decisions about requests: a step (run, replay, wait, pass, give-up), or the problem that "
+	                   "refused one. A request "
+	                   "that waits is decided again.");
 	for (size_t row = 0; row < HTTP_METRICS_SCOPES_MAX; row++) {
 		for (size_t i = 0; scope_shown(metrics, row) && i < HTTP_METRICS_DECISIONS; i++) {
 			if (decision_name(i) == NULL) {
@@ -341,43 +432,78 @@ static void openmetrics_decisions(const http_metrics *metrics, buffer *out)
 
 static void openmetrics_reports(const http_metrics *metrics, buffer *out)
 {
-	openmetrics_family(out, "counter", "pgonce_reports", "How attempts ended.");
+	openmetrics_family(
+	    out, "counter", "pgonce_reports",
+	    "How attempts ended: complete, final (stored as a failure), too-large, release, retryable, in-doubt, "
+	    "nothing.");
 	for (int i = 0; i < HTTP_REPORTS; i++) {
 		buffer_format(out, "pgonce_reports_total{report=\"%s\"} %" PRIu64 "\n", http_report_name((http_report)i),
 		              get(&metrics->reports[i]));
 	}
-	counter(out, "pgonce_reports_refused", "Reports of attempts that no longer held their intent.",
+	counter(out, "pgonce_reports_refused", "Reports that were refused, since the attempt no longer held its intent.",
 	        &metrics->reports_refused);
 	counter(out, "pgonce_reports_unstored", "Reports that could not be stored.", &metrics->reports_unstored);
 }
 
 static void openmetrics_cache(const http_metrics *metrics, buffer *out)
 {
-	openmetrics_family(out, "counter", "pgonce_cache",
-	                   "What happened with the copies of stored answers (once_replay_cache).");
+	openmetrics_family(
+	    out, "counter", "pgonce_cache",
+	    "Copies of stored answers (once_replay_cache): hit, mismatch (422), miss (the database was asked), kept (a "
+	    "copy was made), evicted (one was removed before its time), emptied (all were removed).");
 	for (int i = 0; i < HTTP_CACHE_EVENTS; i++) {
 		buffer_format(out, "pgonce_cache_total{event=\"%s\"} %" PRIu64 "\n", cache_names[i], get(&metrics->cache[i]));
 	}
 }
 
+/* Only if there are several. */
+static void openmetrics_nodes(const http_metrics *metrics, buffer *out)
+{
+	bool first = true;
+	for (size_t row = 0; row < HTTP_METRICS_NODES_MAX; row++) {
+		uint64_t connected[2];
+		if (!node_known(metrics, row, connected)) {
+			continue;
+		}
+		if (first) {
+			openmetrics_family(out, "gauge", "pgonce_node_connections",
+			                   "Connections to each of several nodes; 0: the node is away.");
+			first = false;
+		}
+		for (int i = 0; i < 2; i++) {
+			buffer_text(out, "pgonce_node_connections{node=\"");
+			openmetrics_label(out, name_of(metrics->nodes[row].name));
+			buffer_format(out, "\",connection=\"%s\"} %" PRIu64 "\n", connection_names[i], connected[i]);
+		}
+	}
+}
+
 static void openmetrics_database(const http_metrics *metrics, const gauges *sum, buffer *out)
 {
-	openmetrics_family(out, "gauge", "pgonce_connections", "Connections to the database.");
+	openmetrics_family(out, "gauge", "pgonce_connections",
+	                   "Connections to the database: for claims, for reports, and more on a slow disk.");
 	for (int i = 0; i < 2; i++) {
 		buffer_format(out, "pgonce_connections{connection=\"%s\"} %" PRIu64 "\n", connection_names[i],
 		              sum->connected[i]);
 	}
+	buffer_format(out, "pgonce_connections{connection=\"more\"} %" PRIu64 "\n", sum->more_connections);
+	openmetrics_nodes(metrics, out);
 	counter(out, "pgonce_connects", "Connections made, reconnections included.", &metrics->connects);
 	counter(out, "pgonce_connect_failures", "Connections that could not be made.", &metrics->connect_failures);
-	counter_pair(out, "pgonce_batches", "Batches sent.", metrics->batches);
+	counter_pair(out, "pgonce_batches", "Batches sent with claims, and with reports; one with both counts as both.",
+	             metrics->batches);
 	counter_pair(out, "pgonce_operations", "Operations in those batches.", metrics->operations);
-	counter(out, "pgonce_resolved_claims", "Claims found to be ours after a lost connection.",
-	        &metrics->resolved_claims);
+	counter(out, "pgonce_resolved_claims",
+	        "Claims that a lost connection left open, and that turned out to be granted.", &metrics->resolved_claims);
 	counter(out, "pgonce_resent_operations", "Operations sent again after a lost connection.", &metrics->resent);
-	counter(out, "pgonce_timeouts", "Batches and operations given up.", &metrics->timeouts);
+	counter(out, "pgonce_rerouted_operations", "Operations sent to another node because the slot had moved.",
+	        &metrics->rerouted);
+	counter(out, "pgonce_timeouts", "Batches, and attempts to connect, that took longer than once_timeout.",
+	        &metrics->timeouts);
 	gauge(out, "pgonce_pending_operations", "Operations that wait for the database.", sum->pending);
-	gauge(out, "pgonce_pending_bytes", "Their size.", sum->pending_bytes);
-	openmetrics_family(out, "histogram", "pgonce_database_seconds", "Batches by the time from sending to answer.");
+	gauge(out, "pgonce_pending_bytes", "The size of the operations that wait for the database.", sum->pending_bytes);
+	openmetrics_family(out, "histogram", "pgonce_database_seconds",
+	                   "How long the database took for a batch, from sending to answer.");
 	buffer_text(out, "# UNIT pgonce_database_seconds seconds\n");
 	uint64_t count = 0;
 	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
@@ -403,10 +529,10 @@ bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *
 	openmetrics_reports(metrics, &out);
 	openmetrics_cache(metrics, &out);
 	gauge(&out, "pgonce_workers", "Worker processes.", sum.workers);
-	gauge(&out, "pgonce_running", "Requests that an upstream works on, under a lease.", sum.running);
+	gauge(&out, "pgonce_running", "Requests that the service works on, under a lease.", sum.running);
 	gauge(&out, "pgonce_waiting", "Duplicates that wait for their original.", sum.waiting);
 	gauge(&out, "pgonce_held", "Answers held back until they are stored.", sum.held);
-	gauge(&out, "pgonce_replay_bytes", "Stored answers that are being sent: their size in memory.", sum.replay_bytes);
+	gauge(&out, "pgonce_replay_bytes", "Memory used by stored answers that are being sent.", sum.replay_bytes);
 	openmetrics_database(metrics, &sum, &out);
 	buffer_text(&out, "# EOF\n");
 	*text = buffer_take(&out, length);

@@ -33,18 +33,18 @@ static const row rows[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_TENANT_MISSING] = {400, "tenant-missing", "The request does not say whose key this is", "What tells callers apart (a header, a claim, a certificate) is empty. Nothing was done.", 0, HTTP_EFFECT_NONE},
     [HTTP_PROBLEM_MISMATCH] = {422, "mismatch", "Idempotency-Key is already used", "This key was first used with another request, whose answer is untouched. Use a new key for a new request.", 0, HTTP_EFFECT_NONE},
     [HTTP_PROBLEM_ACTIVE] = {409, "active", "A request with this Idempotency-Key is outstanding", "The first request with this key is still running. Send the same request again later.", 1, HTTP_EFFECT_NONE},
-    [HTTP_PROBLEM_IN_DOUBT] = {409, "in-doubt", "The outcome of this request is unknown", "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", 0, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_IN_DOUBT] = {409, "in-doubt", "The outcome of this request is unknown", "An earlier attempt ended, and it is unknown whether it took effect. A retry does not run until that is known. Do not send it under a new key.", 0, HTTP_EFFECT_UNKNOWN},
     [HTTP_PROBLEM_EXPIRED] = {409, "expired", "Idempotency-Key is too old", "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.", 0, HTTP_EFFECT_UNKNOWN},
-    [HTTP_PROBLEM_TOO_LARGE] = {409, "too-large", "Done, but its answer was too large to keep", "The request with this key was carried out, and its answer was passed on once. It will not be run again.", 0, HTTP_EFFECT_DONE},
-    [HTTP_PROBLEM_NO_ANSWER] = {409, "no-answer", "Finished, without an answer to repeat", "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.", 0, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_TOO_LARGE] = {409, "too-large", "Done, but its answer was too large to keep", "The request with this key was carried out, and its answer was passed on once. It will not be run again while this key is kept.", 0, HTTP_EFFECT_DONE},
+    [HTTP_PROBLEM_NO_ANSWER] = {409, "no-answer", "Finished, without an answer to repeat", "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again while this key is kept.", 0, HTTP_EFFECT_UNKNOWN},
     [HTTP_PROBLEM_BODY_TOO_LARGE] = {413, "body-too-large", "The request body is too large", "A body of this size cannot be protected here. Nothing was done.", 0, HTTP_EFFECT_NONE},
-    [HTTP_PROBLEM_REFUSED] = {403, "refused", "The tenant or the scope is refused", "The gateway may not keep keys for this caller. Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_REFUSED] = {403, "refused", "The tenant or the scope is refused", "No key may be kept for this caller. Nothing was done.", 0, HTTP_EFFECT_NONE},
     [HTTP_PROBLEM_UNAVAILABLE] = {503, "unavailable", "Idempotency keys cannot be checked right now", "Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
     [HTTP_PROBLEM_BUSY] = {503, "busy", "Too many stored answers are being sent", "The answer of this request is stored, and there is no room to send it now. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
     [HTTP_PROBLEM_NOT_STORED] = {503, "not-stored", "The answer could not be stored", "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5, HTTP_EFFECT_UNKNOWN},
     [HTTP_PROBLEM_UNREACHED] = {502, "unreached", "The service could not be reached", "Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
     [HTTP_PROBLEM_UNANSWERED] = {502, "unanswered", "The service gave no answer", "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5, HTTP_EFFECT_UNKNOWN},
-    [HTTP_PROBLEM_TIMED_OUT] = {503, "timed-out", "The request took too long", "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_TIMED_OUT] = {503, "timed-out", "The request took too long", "It was stopped, and its changes were rolled back. Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
     /* end of spec */
 };
 /* clang-format on */

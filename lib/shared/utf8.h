@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -30,6 +31,23 @@ static inline size_t utf8_length(const unsigned char *at, size_t left)
 		}
 	}
 	return length;
+}
+
+/* True: UTF-8 without NUL, as PostgreSQL's type text requires. */
+static inline bool utf8_is_text(const void *data, size_t length)
+{
+	const unsigned char *at = data;
+	const unsigned char *end = at + length;
+
+	while (at < end) {
+		/* Most is ASCII. */
+		size_t step = *at < 0x80 ? *at != '\0' : utf8_length(at, (size_t)(end - at));
+		if (step == 0) {
+			return false;
+		}
+		at += step;
+	}
+	return true;
 }
 
 /* Writes a code point (no surrogate), and returns its bytes. */

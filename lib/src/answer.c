@@ -139,6 +139,112 @@ once_code answer_of_result(PGresult *result, once_answer **answer, once_error **
 	return ONCE_OK;
 }
 
+/* ---- once.started, as one value ---- */
+
+typedef enum started_part {
+	STARTED_VERDICT,
+	STARTED_STATE,
+	STARTED_RESPONSE_STATUS,
+	STARTED_RESPONSE_BODY,
+	STARTED_RESPONSE_HEADERS,
+	STARTED_RESULT_TYPE,
+	STARTED_RESULT_ID,
+	STARTED_ERROR_CODE,
+	STARTED_ERROR_MESSAGE,
+	STARTED_FENCE,
+	STARTED_TRACEPARENT,
+	STARTED_PARTS
+} started_part;
+
+enum {
+	INT_BYTES = 4
+};
+
+/*
+ * The parts of a row in PostgreSQL's binary format (record_send): their number, then of each its
+ * type, its length (-1: NULL) and its bytes. A later contract may append parts.
+ */
+static bool split_row(char *at, size_t left, once_bytes parts[STARTED_PARTS])
+{
+	if (left < INT_BYTES || int_of_bytes(at) < STARTED_PARTS) {
+		return false;
+	}
+	at += INT_BYTES;
+	left -= INT_BYTES;
+	for (int i = 0; i < STARTED_PARTS; i++) {
+		if (left < 2 * INT_BYTES) {
+			return false;
+		}
+		int32_t length = int_of_bytes(at + INT_BYTES);
+		at += 2 * INT_BYTES;
+		left -= 2 * INT_BYTES;
+		if (length >= 0) {
+			if ((size_t)length > left) {
+				return false;
+			}
+			parts[i] = (once_bytes){.data = at, .length = (size_t)length};
+			at += length;
+			left -= (size_t)length;
+		}
+	}
+	return true;
+}
+
+/* Ends it with NUL, in place of the next part's type, which has been read. */
+static const char *text_of_part(once_bytes part)
+{
+	if (part.data != NULL) {
+		((char *)(uintptr_t)part.data)[part.length] = '\0';
+	}
+	return part.data;
+}
+
+static int int_of_part(once_bytes part)
+{
+	return part.length == INT_BYTES ? int_of_bytes(part.data) : 0;
+}
+
+/* jsonb in binary: a version, and its text. */
+static bool headers_of_part(once_bytes part, const char **headers)
+{
+	const char *text = text_of_part(part);
+	*headers = text == NULL ? NULL : text + 1;
+	return text == NULL || (part.length > 0 && text[0] == 1);
+}
+
+once_code answer_of_started(PGresult *result, once_answer **answer, once_error **error)
+{
+	once_bytes parts[STARTED_PARTS] = {{0}};
+	if (PQntuples(result) != 1 || PQnfields(result) != 1 ||
+	    !split_row(PQgetvalue(result, 0, 0), (size_t)PQgetlength(result, 0, 0), parts)) {
+		PQclear(result);
+		return error_of_shape(error);
+	}
+	once_answer *made = calloc(1, sizeof *made);
+	if (made == NULL) {
+		PQclear(result);
+		return error_no_memory(error);
+	}
+	made->result = result;
+	made->verdict = verdict_of_name(text_or_empty(text_of_part(parts[STARTED_VERDICT])));
+	made->state = state_of_name(text_or_empty(text_of_part(parts[STARTED_STATE])));
+	made->response_status = int_of_part(parts[STARTED_RESPONSE_STATUS]);
+	made->response_body = parts[STARTED_RESPONSE_BODY];
+	bool good = headers_of_part(parts[STARTED_RESPONSE_HEADERS], &made->response_headers);
+	made->result_type = text_of_part(parts[STARTED_RESULT_TYPE]);
+	made->result_id = text_of_part(parts[STARTED_RESULT_ID]);
+	made->error_code = text_of_part(parts[STARTED_ERROR_CODE]);
+	made->error_message = text_of_part(parts[STARTED_ERROR_MESSAGE]);
+	made->fence = int_of_part(parts[STARTED_FENCE]);
+	made->traceparent = text_of_part(parts[STARTED_TRACEPARENT]);
+	if (!good || made->verdict == ONCE_VERDICT_NONE) {
+		once_answer_free(made);
+		return error_of_shape(error);
+	}
+	*answer = made;
+	return ONCE_OK;
+}
+
 /*
  * The statements of batches have no ORDER BY, which would sort sixteen columns for nothing: a
  * set-returning function returns its rows in order. SQL does not promise that, so it is checked.
@@ -308,6 +414,11 @@ once_bytes once_answer_response_body(const once_answer *answer)
 int once_answer_kept_ms(const once_answer *answer)
 {
 	return answer->kept_ms;
+}
+
+int once_answer_slot(const once_answer *answer)
+{
+	return answer->slot;
 }
 
 /* The text columns of an answer. */

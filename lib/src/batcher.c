@@ -43,11 +43,15 @@ queue queue_of(const once_operation *operation)
 /*
  * A report may wait for a row that another session holds, and must not hold up claims for long: on
  * their connection it waits a moment (limit_wait.sql) and is then sent separately. A separate
- * operation may wait, so others do not share its transaction.
+ * operation may wait, so others do not share its transaction. The further connections are like 0,
+ * while that is connected: if it is not, they do no more than it does.
  */
 bool wire_takes(const once_batcher *batcher, int connection, queue queue)
 {
-	if (connection == 0) {
+	if (connection >= CORE_WIRES && (connection >= batcher->pace.connections || !batcher->wires[0].connected)) {
+		return false;
+	}
+	if (connection != 1) {
 		return queue != QUEUE_APART;
 	}
 	return queue == (list_empty(&batcher->queues[QUEUE_APART]) ? QUEUE_END : QUEUE_APART);
@@ -61,6 +65,7 @@ static void enqueue(once_operation *operation, link *before)
 	operation->place = PLACE_QUEUE;
 	batcher->queued[queue]++;
 	batcher->queued_bytes[queue] += operation->bytes;
+	batcher->queued_asks += kind_asks(operation->kind);
 }
 
 void queue_append(once_operation *operation)
@@ -81,6 +86,7 @@ void queue_remove(once_operation *operation)
 	link_remove(&operation->place_link);
 	batcher->queued[queue]--;
 	batcher->queued_bytes[queue] -= operation->bytes;
+	batcher->queued_asks -= kind_asks(operation->kind);
 }
 
 void operation_rest(once_operation *operation, int64_t pause_ms)
@@ -156,6 +162,39 @@ bool once_batcher_known_salt(const once_batcher *batcher, const char *tenant, un
 	return entry != NULL;
 }
 
+/* ---- Slots ---- */
+
+bool slots_fit(const PGresult *result)
+{
+	int rows = PQntuples(result);
+	if (PQnfields(result) != 3 || (rows != 0 && rows != ONCE_SLOTS)) {
+		return false;
+	}
+	for (int i = 0; i < rows; i++) {
+		if (result_int(result, i, 0) != i) {
+			return false;
+		}
+	}
+	return true;
+}
+
+void slots_remember(once_batcher *batcher, const PGresult *result)
+{
+	memset(batcher->slot_epochs, 0, sizeof batcher->slot_epochs);
+	memset(batcher->slots_open, 0, sizeof batcher->slots_open);
+	for (int i = 0; i < PQntuples(result); i++) {
+		batcher->slot_epochs[i] = result_int64(result, i, 1);
+		batcher->slots_open[i] = result_bool(result, i, 2);
+	}
+}
+
+int64_t once_batcher_slot_epoch(const once_batcher *batcher, int slot, bool *open)
+{
+	bool known = slot >= 0 && slot < ONCE_SLOTS;
+	*open = known && batcher->slots_open[slot];
+	return known ? batcher->slot_epochs[slot] : 0;
+}
+
 /* ---- Opening and closing ---- */
 
 static void or_default(int64_t *value, int64_t fallback)
@@ -180,6 +219,7 @@ static void fill_options(once_batcher_options *options)
 	or_default_size(&options->pending_max, 65536);
 	or_default_size(&options->pending_bytes_max, (size_t)256 << 20);
 	options->batch_max = options->batch_max > BATCH_MAX ? BATCH_MAX : options->batch_max;
+	options->connections_max = options->connections_max == 0 ? CORE_WIRES : options->connections_max;
 }
 
 static bool options_are_sane(const once_batcher_options *options)
@@ -204,6 +244,10 @@ static once_code check_open(const char *conninfo, const once_loop *loop, const o
 	}
 	if (options != NULL && !options_are_sane(options)) {
 		return error_usage(error, "the times of a batcher are 0 to 7 days");
+	}
+	if (options != NULL && options->connections_max != 0 &&
+	    (options->connections_max < CORE_WIRES || options->connections_max > WIRES)) {
+		return error_usage(error, "a batcher has 2 to 8 connections");
 	}
 	return error_of_conninfo(error, text_or_empty(conninfo));
 }
@@ -248,8 +292,11 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 	for (int i = 0; i < QUEUES; i++) {
 		list_start(&made->queues[i]);
 	}
+	pace_start(&made->pace, batcher_now(made));
 	for (int i = 0; i < WIRES; i++) {
 		made->wires[i] = (wire){.batcher = made, .number = i, .fd = -1, .due_ms = ONCE_NEVER};
+	}
+	for (int i = 0; i < made->options.connections_max; i++) {
 		good = good && batch_open(&made->wires[i].batch, made->options.batch_max) &&
 		       batch_open(&made->wires[i].answered, made->options.batch_max);
 	}
@@ -303,8 +350,18 @@ static int64_t sooner(int64_t left, int64_t right)
 	return left < right ? left : right;
 }
 
+/* Are the operations that follow the last answers still gathered? */
+static bool is_gathering(const once_batcher *batcher)
+{
+	return batcher->queued[QUEUE_START] + batcher->queued[QUEUE_END] < batcher->gather_count &&
+	       batcher->gather_until_ms > batcher_now(batcher);
+}
+
 static int64_t queue_due(const once_batcher *batcher, queue queue)
 {
+	if (queue != QUEUE_APART && is_gathering(batcher)) {
+		return batcher->gather_until_ms;
+	}
 	const once_operation *first = OPERATION_AT(batcher->queues[queue].next, place_link);
 	if (batcher->options.batch_age_ms == 0 || batcher->queued[queue] >= batcher->options.batch_max ||
 	    batcher->queued_bytes[queue] >= batcher->options.batch_bytes_max) {
@@ -318,7 +375,8 @@ static int64_t batch_due(const once_batcher *batcher, int connection)
 {
 	int64_t due = ONCE_NEVER;
 	for (queue queue = QUEUE_START; queue < QUEUES; queue++) {
-		if (!list_empty(&batcher->queues[queue]) && wire_takes(batcher, connection, queue)) {
+		size_t left = queue == QUEUE_START && connection != 0 ? batcher->queued_asks : 0;
+		if (batcher->queued[queue] > left && wire_takes(batcher, connection, queue)) {
 			due = sooner(due, queue_due(batcher, queue));
 		}
 	}
@@ -337,7 +395,38 @@ void batcher_feed(once_batcher *batcher, int connection)
 static bool is_wanted(const once_batcher *batcher, int connection)
 {
 	return (batcher->options.impatient || batcher->statistics.pending > 0) &&
-	       (connection == 0 || !batcher->wires[0].down);
+	       (connection == 0 || !batcher->wires[0].down) &&
+	       (connection < CORE_WIRES || (connection < batcher->pace.connections && batcher->wires[0].connected));
+}
+
+static void turn_pace(once_batcher *batcher)
+{
+	int64_t now = batcher_now(batcher);
+	int most = now < batcher->more_after_ms ? batcher->pace.connections : batcher->options.connections_max;
+	if (batcher->options.connections_max > CORE_WIRES && pace_turn(&batcher->pace, most, now)) {
+		batcher->statistics.commit_us = batcher->pace.commit_us;
+		batcher_defer(batcher);
+	}
+}
+
+void batcher_pace(once_batcher *batcher, size_t answered)
+{
+	turn_pace(batcher);
+	int64_t gather_ms = pace_gather_ms(&batcher->pace);
+	if (gather_ms > 0) {
+		size_t expected = answered + batcher->queued[QUEUE_START] + batcher->queued[QUEUE_END];
+		batcher->gather_count = expected > GATHER_MAX ? GATHER_MAX : expected;
+		batcher->gather_until_ms = batcher_now(batcher) + gather_ms;
+	}
+}
+
+void batcher_shrink(once_batcher *batcher, int connection)
+{
+	assert(connection >= CORE_WIRES);
+	batcher->more_after_ms = batcher_now(batcher) + MORE_PAUSE_MS;
+	if (batcher->pace.connections > connection) {
+		batcher->pace.connections = connection;
+	}
 }
 
 static void send_due(once_batcher *batcher)
@@ -346,6 +435,8 @@ static void send_due(once_batcher *batcher)
 		wire *wire = &batcher->wires[i];
 		if (wire->state == WIRE_CLOSED && is_wanted(batcher, i)) {
 			wire_start(wire);
+		} else if (i >= batcher->pace.connections) {
+			wire_retire(wire);
 		}
 		if (i == 0 && wire->down && batcher->options.impatient) {
 			wire_refuse(wire);
@@ -379,6 +470,7 @@ static int64_t next_due(const once_batcher *batcher)
 	if (!list_empty(&batcher->background)) {
 		due = sooner(due, OPERATION_AT(batcher->background.next, age_link)->due_ms);
 	}
+	due = sooner(due, pace_due(&batcher->pace));
 	for (const link *at = batcher->pausing.next; at != &batcher->pausing; at = at->next) {
 		due = sooner(due, OPERATION_AT(at, place_link)->pause_until_ms);
 	}
@@ -459,6 +551,7 @@ void once_batcher_tick(once_batcher *batcher)
 	for (int i = 0; i < WIRES && !batcher->closed; i++) {
 		wire_tick(&batcher->wires[i], now);
 	}
+	turn_pace(batcher);
 	send_due(batcher);
 	leave(batcher);
 }

@@ -28,12 +28,26 @@ static uint32_t get_int32(const unsigned char *at)
 	return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+int32_t int_of_bytes(const void *bytes)
+{
+	return (int32_t)get_int32(bytes);
+}
+
 int32_t result_int(const PGresult *result, int row, int column)
 {
 	if (PQgetlength(result, row, column) != 4) {
 		return 0;
 	}
 	return (int32_t)get_int32((const unsigned char *)PQgetvalue(result, row, column));
+}
+
+int64_t result_int64(const PGresult *result, int row, int column)
+{
+	if (PQgetlength(result, row, column) != 8) {
+		return 0;
+	}
+	const unsigned char *at = (const unsigned char *)PQgetvalue(result, row, column);
+	return (int64_t)((uint64_t)(uint32_t)get_int32(at) << 32 | (uint32_t)get_int32(at + 4));
 }
 
 bool result_bool(const PGresult *result, int row, int column)

@@ -17,7 +17,10 @@ static once_code run_for_answer(once_session *session, call *call, once_answer *
 		return error_usage(error, "answer must not be NULL");
 	}
 	once_code code = call_run(session, call, &result, error);
-	code = code == ONCE_OK ? answer_of_result(result, answer, error) : code;
+	if (code == ONCE_OK) {
+		code =
+		    call->id == SQL_START ? answer_of_started(result, answer, error) : answer_of_result(result, answer, error);
+	}
 	assert(code != ONCE_OK || *answer != NULL);
 	return code;
 }

@@ -49,7 +49,7 @@ static const code_row code_rows[] = {
     {ONCE_EVENT_MISMATCH, "event_mismatch", "P4051", false},
     {ONCE_TOO_LARGE, "too_large", "P4060", false},
     {ONCE_RESOLUTION_REFUSED, "resolution_refused", "P4070", false},
-    {ONCE_RELAY_OF_ANOTHER_CLUSTER, "relay_of_another_cluster", "P4080", false},
+    {ONCE_RELAY_FOREIGN, "relay_foreign", "P4080", false},
     {ONCE_SLOT_CLOSED, "slot_closed", "P4097", true},
     {ONCE_PARTITION_MISSING, "partition_missing", "P4098", true},
     {ONCE_UNKNOWN_STATE, "unknown_state", "P4099", false},

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * evented.h: declarations shared by the files of the evented half. An operation (operation.c) waits
- * in a queue for one of two connections (wire.c, the only file that knows libpq's states), is sent
+ * in a queue for a connection (wire.c, the only file that knows libpq's states), is sent
  * in a batch (pack.c), and ends with what the answer means for it (settle.c). batcher.c has the
- * functions that the loop calls: it keeps the queues and the clock.
+ * functions that the loop calls: it keeps the queues and the clock. pace.c decides how many
+ * connections there are.
  */
 #pragma once
 
@@ -16,7 +17,15 @@ enum {
 	 * 1: for operations that end attempts; only this one waits without limit for locks of other
 	 * sessions
 	 */
-	WIRES = 2,
+	CORE_WIRES = 2,
+	/*
+	 * from CORE_WIRES on: those that come and go (pace.c). They take claims, peeks and operations
+	 * that end attempts, as 0 does, while 0 is connected.
+	 */
+	WIRES = ONCE_CONNECTIONS_MAX,
+	/* a further connection that could not be made is tried again after this */
+	MORE_PAUSE_MS = 60000,
+	GATHER_MAX = 48,   /* operations: enough for one batch, so none waits for more */
 	LOST_MAX = 8,      /* how often a claim may be lost before it fails */
 	ATTEMPTS_MAX = 5,  /* how often a statement that fails for a passing trouble is sent */
 	BATCH_MAX = 10000, /* the contract's own limit */
@@ -81,12 +90,32 @@ typedef enum kind {
 	KIND_CLAIM,
 	KIND_PEEK,
 	KIND_COUNT,
+	KIND_SLOTS,
+	KIND_SLOT_OF,
 	KIND_SALT
 } kind;
 
 static inline bool kind_starts(kind kind)
 {
 	return kind >= KIND_CLAIM;
+}
+
+/* Does it belong to an intent, which its scope and key name? */
+static inline bool kind_names_intent(kind kind)
+{
+	return kind <= KIND_PEEK;
+}
+
+/* Is it asked on connection 0 alone, so that a later answer is never older than an earlier one? */
+static inline bool kind_asks(kind kind)
+{
+	return kind >= KIND_COUNT;
+}
+
+/* Does it only look, so that nothing remains of it when it is given up? */
+static inline bool kind_looks(kind kind)
+{
+	return kind == KIND_PEEK || kind >= KIND_SLOTS;
 }
 
 /* The queues of a connection. */
@@ -209,6 +238,8 @@ typedef struct wire {
 	bool watches_write;
 	bool prepares; /* this connection has the statements prepared */
 	bool version_read;
+	bool connected;
+	bool wrote;        /* the batch that was answered last */
 	bool down;         /* the last attempt to connect has failed */
 	unsigned failures; /* in a row */
 	unsigned nulls;
@@ -228,6 +259,17 @@ typedef struct salt_entry {
 	unsigned char salt[ONCE_SALT_BYTES];
 } salt_entry;
 
+/* What decides how many connections there are. */
+typedef struct pace {
+	int connections;
+	int64_t commit_us; /* of the last window; 0: unknown */
+	/* this window: */
+	int64_t opened_ms;
+	int64_t shortest_us;
+	size_t batches; /* that wrote something, and their operations */
+	size_t operations;
+} pace;
+
 struct once_batcher {
 	char *conninfo;
 	once_loop loop;
@@ -245,10 +287,21 @@ struct once_batcher {
 	link queues[QUEUES];
 	size_t queued[QUEUES];
 	size_t queued_bytes[QUEUES];
+	size_t queued_asks; /* among those of QUEUE_START */
 	link pausing;
 	link live;
 	link background;
 	wire wires[WIRES];
+	pace pace;
+	int64_t more_after_ms; /* no further connection is made before */
+	/*
+	 * After the answers of a batch the operations that follow them are gathered: until then, or
+	 * until so many wait.
+	 */
+	int64_t gather_until_ms;
+	size_t gather_count;
+	int64_t slot_epochs[ONCE_SLOTS]; /* 0: unknown */
+	bool slots_open[ONCE_SLOTS];
 	salt_entry *salts;
 	unsigned char salt_hands[SALTS_SETS];
 };
@@ -257,6 +310,12 @@ struct once_batcher {
 int64_t batcher_now(const once_batcher *batcher);
 /* Sends the operations that wait for a connection, if it can take them and their time has come. */
 void batcher_feed(once_batcher *batcher, int connection);
+/*
+ * A batch was answered: may change the number of connections, and gathers what follows the answers.
+ */
+void batcher_pace(once_batcher *batcher, size_t answered);
+/* A further connection could not be made. */
+void batcher_shrink(once_batcher *batcher, int connection);
 /* Has the loop call flush. */
 void batcher_defer(once_batcher *batcher);
 /* May this connection send its waiting operations? */
@@ -270,7 +329,24 @@ void queue_remove(once_operation *operation);
 void operation_rest(once_operation *operation, int64_t pause_ms);
 void salt_remember(once_batcher *batcher, const char *tenant, const unsigned char *salt);
 void salts_forget(once_batcher *batcher);
+/* Are these all slots of a divided node, or, if it is not divided, none? */
+bool slots_fit(const PGresult *result);
+/* Remembers which slots are open. */
+void slots_remember(once_batcher *batcher, const PGresult *result);
 uint64_t hash_text(const char *text);
+
+/* ---- pace.c ---- */
+void pace_start(pace *pace, int64_t now_ms);
+/* A batch of so many operations that wrote something was answered. */
+void pace_took(pace *pace, int64_t took_us, size_t operations);
+/* The number of connections after this window. */
+int pace_decide(const pace *pace, int most);
+/* Decides, if the window is over: true. */
+bool pace_turn(pace *pace, int most, int64_t now_ms);
+/* When pace_turn must be called, even without a batch. */
+int64_t pace_due(const pace *pace);
+/* How long after the answers of a batch the operations that follow them are gathered. */
+int64_t pace_gather_ms(const pace *pace);
 
 /* ---- operation.c ---- */
 /*
@@ -303,6 +379,8 @@ bool batch_send(wire *wire);
 /* The kind of statement with which an operation is sent. */
 kind sends_as(const once_operation *operation);
 enum sql_id sql_of_kind(kind kind);
+/* Does a batcher with these options use it? */
+bool kind_is_used(kind kind, const once_batcher_options *options);
 /* Is the owner that the contract returns that of this statement? */
 bool owner_has_token(const char *owner, uint64_t nonce, uint64_t token);
 
@@ -320,6 +398,8 @@ void wire_tick(wire *wire, int64_t now);
 void wire_lose(wire *wire, const char *cause);
 /* Sends the batch as arranged; reads nothing. */
 void wire_send(wire *wire);
+/* Closes one that is no longer wanted, and has no batch in flight. */
+void wire_retire(wire *wire);
 /* Fails queued operations that were never sent: no connection. */
 void wire_refuse(wire *wire);
 void wire_forget(wire *wire);

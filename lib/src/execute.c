@@ -4,7 +4,9 @@
  * attempt ends done, or with an error that says whether another attempt may follow. The state that
  * an attempt leaves is never guessed: after a lost COMMIT the start of the next attempt finds out.
  * It cannot get "proceed" while the old backend lives, because that backend holds the intent's
- * advisory lock until its commit is visible; so "proceed" means that it did not commit.
+ * advisory lock until its commit is visible; so "proceed" means that it did not commit. An effect
+ * that failed for good is rolled back, and its outcome stored by a second transaction. One that has
+ * ended its transaction may be committed: the intent is left in doubt, and nothing runs again.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -21,7 +23,8 @@ enum {
 	/* the default deadline of a call */
 	DEADLINE_MS = 30000,
 	/* end of spec */
-	STEPS_BESIDE_STATEMENTS = 3 /* BEGIN, finish_new, COMMIT */
+	STEPS_BESIDE_STATEMENTS = 3, /* BEGIN, finish_new, COMMIT */
+	STEPS_TO_START = 4           /* NOTED_START, ROLLBACK, BEGIN, start */
 };
 
 /* The arguments of one attempt, in either form. */
@@ -40,6 +43,16 @@ typedef struct execution {
 	step *steps;
 	/* A prepared statement was missing: the rest of the execution is sent as text. */
 	bool as_text;
+	/* The effect failed for good, with this outcome: store it, and never run the effect again. */
+	bool stores_failure;
+	once_outcome failure;
+	/*
+	 * Set by an attempt: its error is the answer, even if the connection is lost since. The failure
+	 * is stored, or the effect gave up.
+	 */
+	bool settled;
+	/* Set by an attempt: the effect has ended its transaction, and must not run again. */
+	bool ended;
 	/* Set by an attempt: its COMMIT was sent and not answered. */
 	bool commit_unanswered;
 	/* Set by an attempt: it failed for that reason alone, and was rolled back. */
@@ -64,47 +77,101 @@ static void open_pipeline(execution *run, pipeline *pipeline, step *steps, size_
 	pipeline_open(pipeline, run->session, !run->as_text, steps, room, error);
 }
 
-static once_code run_pipeline(execution *run, pipeline *pipeline, size_t keep, PGresult **kept)
+static once_code run_pipeline(execution *run, pipeline *pipeline)
 {
-	once_code code = pipeline_run(pipeline, keep, kept);
+	once_code code = pipeline_run(pipeline);
 	run->commit_unanswered = pipeline->commit_unanswered;
 	run->missed = pipeline->missed;
 	return code;
 }
 
 /*
- * BEGIN, once.start and the savepoint in one round trip. A replay leaves the transaction open for
- * the caller to roll back.
+ * The verdict of a start in this transaction. proceed: *replay is NULL; replay: it is the answer,
+ * and the transaction is rolled back.
  */
-static once_code open_transaction(execution *run, once_answer **answer, once_error **error)
+static once_code take_start(execution *run, PGresult *started, int *fence, once_answer **replay, once_error **error)
 {
-	enum {
-		BEGIN,
-		START,
-		SAVEPOINT,
-		STEPS
-	};
-	step steps[STEPS];
+	once_answer *answer = NULL;
+	once_code code = answer_of_started(started, &answer, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	once_verdict verdict = once_answer_verdict(answer);
+	*fence = once_answer_fence(answer);
+	if (verdict == ONCE_REPLAY_SUCCESS) {
+		rollback(run->session);
+		*replay = answer;
+		return ONCE_OK;
+	}
+	once_answer_free(answer);
+	return verdict == ONCE_PROCEED ? ONCE_OK : error_of_shape(error);
+}
+
+/* BEGIN and once.start in one round trip. */
+static once_code open_transaction(execution *run, int *fence, once_answer **replay, once_error **error)
+{
+	step steps[STEPS_TO_START];
 	pipeline pipeline;
 	call start;
-	PGresult *started = NULL;
+	PGresult *started;
 	start_fill(&start, run->intent, run->fingerprint);
-	open_pipeline(run, &pipeline, steps, STEPS, error);
+	open_pipeline(run, &pipeline, steps, STEPS_TO_START, error);
 	pipeline_command(&pipeline, run->begin);
 	pipeline_call(&pipeline, &start);
-	pipeline_command(&pipeline, SQL_SAVEPOINT);
-	once_code code = run_pipeline(run, &pipeline, START, &started);
-	return code == ONCE_OK ? answer_of_result(started, answer, error) : code;
+	pipeline_keep(&pipeline, &started);
+	once_code code = run_pipeline(run, &pipeline);
+	return code == ONCE_OK ? take_start(run, started, fence, replay, error) : code;
+}
+
+/* leave_in_doubt makes the error. */
+static once_code end_for_good(execution *run)
+{
+	run->ended = true;
+	return ONCE_IN_DOUBT;
 }
 
 /*
- * once.finish and COMMIT in one round trip; after an effect that failed for good, the rollback to
- * the savepoint comes first.
+ * Rolls back an effect that failed for good, and starts a second transaction, in one round trip.
+ * Asks first whether the effect has committed something itself: is this still the transaction that
+ * started the intent? A failed transaction cannot answer that.
  */
+static once_code open_second_transaction(execution *run, int *fence, once_answer **replay, once_error **error)
+{
+	step steps[STEPS_TO_START];
+	pipeline pipeline;
+	call start;
+	PGresult *noted = NULL;
+	PGresult *started;
+	PGTransactionStatusType status = PQtransactionStatus(run->session->connection);
+	start_fill(&start, run->intent, run->fingerprint);
+	open_pipeline(run, &pipeline, steps, STEPS_TO_START, error);
+	if (status == PQTRANS_INTRANS) {
+		pipeline_command(&pipeline, SQL_NOTED_START);
+		pipeline_keep(&pipeline, &noted);
+	}
+	if (status != PQTRANS_IDLE) {
+		pipeline_command(&pipeline, SQL_ROLLBACK);
+	}
+	pipeline_command(&pipeline, run->begin);
+	pipeline_call(&pipeline, &start);
+	pipeline_keep(&pipeline, &started);
+	once_code code = run_pipeline(run, &pipeline);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	bool ended = noted != NULL && !result_bool(noted, 0, 0);
+	PQclear(noted);
+	if (ended) {
+		PQclear(started);
+		return end_for_good(run);
+	}
+	return take_start(run, started, fence, replay, error);
+}
+
+/* once.finish and COMMIT in one round trip. */
 static once_code close_transaction(execution *run, once_state state, const once_outcome *outcome, once_error **error)
 {
 	enum {
-		ROLLBACK_TO,
 		FINISH,
 		COMMIT,
 		STEPS
@@ -114,12 +181,9 @@ static once_code close_transaction(execution *run, once_state state, const once_
 	call finish;
 	finish_fill(&finish, run->intent, run->fingerprint, state, outcome);
 	open_pipeline(run, &pipeline, steps, STEPS, error);
-	if (state == ONCE_STATE_FAILED_FINAL) {
-		pipeline_command(&pipeline, SQL_ROLLBACK_TO_SAVEPOINT);
-	}
 	pipeline_call(&pipeline, &finish);
 	pipeline_command(&pipeline, SQL_COMMIT);
-	return run_pipeline(run, &pipeline, 0, NULL);
+	return run_pipeline(run, &pipeline);
 }
 
 /* Why did the callback ask to run again? `failed` is the result that it returned. */
@@ -142,57 +206,188 @@ static once_code error_of_effect(execution *run, const PGresult *failed, once_er
 	return error_of_callers_result(error, connection, failed);
 }
 
-static once_code attempt_effect(execution *run, once_answer **answer, once_error **error)
+/*
+ * Stores the failure in a second transaction. Another attempt may have come in between: what it
+ * stored is the answer. If this attempt fails, only it is repeated, and never the effect.
+ */
+static once_code attempt_failure(execution *run, once_answer **answer, once_error **error)
 {
-	once_session *session = run->session;
-	once_answer *started = NULL;
-	once_outcome outcome = {0};
-	once_code code = open_transaction(run, &started, error);
+	int fence;
+	once_answer *replay = NULL;
+	once_code code = open_second_transaction(run, &fence, &replay, error);
 	if (code != ONCE_OK) {
 		return code;
 	}
-	if (once_answer_verdict(started) == ONCE_REPLAY_SUCCESS) {
-		rollback(session);
-		*answer = started;
+	if (replay != NULL) {
+		*answer = replay;
 		return ONCE_OK;
 	}
-	once_verdict verdict = once_answer_verdict(started);
-	int fence = once_answer_fence(started);
-	once_answer_free(started);
-	if (verdict != ONCE_PROCEED) {
-		return error_of_shape(error);
+	code = close_transaction(run, ONCE_STATE_FAILED_FINAL, &run->failure, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	run->settled = true;
+	return error_make(error, ONCE_FINAL_FAILURE, "P4030", false, "the effect failed for good; its outcome is recorded",
+	                  run->failure.error_message, "The stored outcome is in once_peek. A new intent needs a new key.");
+}
+
+static once_code fail_effect(execution *run, const once_outcome *outcome, once_answer **answer, once_error **error)
+{
+	PGconn *connection = run->session->connection;
+	if (PQstatus(connection) != CONNECTION_OK) {
+		/* Perhaps it failed for this reason alone: it runs again. */
+		return error_of_connection(error, connection);
+	}
+	run->failure = *outcome;
+	run->stores_failure = true;
+	return attempt_failure(run, answer, error);
+}
+
+/*
+ * Rolls back an effect that is not to stay. Asks first, in the same round trip, whether this is
+ * still the transaction that started the intent. Sent as text: a missing prepared statement is no
+ * answer.
+ */
+static bool take_back(execution *run)
+{
+	enum {
+		NOTED,
+		ROLLBACK,
+		STEPS
+	};
+	step steps[STEPS];
+	pipeline pipeline;
+	PGresult *noted;
+	bool ended = false;
+	if (PQtransactionStatus(run->session->connection) == PQTRANS_INTRANS) {
+		pipeline_open(&pipeline, run->session, false, steps, STEPS, NULL);
+		pipeline_command(&pipeline, SQL_NOTED_START);
+		pipeline_keep(&pipeline, &noted);
+		pipeline_command(&pipeline, SQL_ROLLBACK);
+		if (pipeline_run(&pipeline) == ONCE_OK) {
+			ended = !result_bool(noted, 0, 0);
+			PQclear(noted);
+		}
+	}
+	rollback(run->session);
+	return ended;
+}
+
+/*
+ * Reads what the effect has left unread: it may be the end of its transaction, and answers to its
+ * statements would be mistaken for those to the library's.
+ */
+static once_code read_rest(execution *run, once_error **error)
+{
+	PGconn *connection = run->session->connection;
+	if (PQpipelineStatus(connection) != PQ_PIPELINE_OFF) {
+		pipeline_abandon(run->session);
+		return error_usage(error, "the effect has left the connection in pipeline mode");
+	}
+	if (PQtransactionStatus(connection) == PQTRANS_ACTIVE) {
+		PQclear(PQexec(connection, ""));
+		return error_usage(error, "the effect has left the result of a statement unread");
+	}
+	return ONCE_OK;
+}
+
+/* Calls the effect. Not ONCE_OK: its result is not followed. */
+static once_code call_effect(execution *run, once_effect_result *done, once_outcome *outcome, PGresult **failed,
+                             once_error **error)
+{
+	PGconn *connection = run->session->connection;
+	witness witness;
+	if (!witness_open(&witness, connection)) {
+		return error_no_memory(error);
+	}
+	*done = run->effect(connection, run->argument, outcome, failed);
+	once_code code = read_rest(run, error);
+	witness_close(&witness, connection);
+	bool ended = witness.ended || PQtransactionStatus(connection) == PQTRANS_IDLE;
+	if (!ended && (*done == ONCE_EFFECT_DONE || *done == ONCE_EFFECT_FAILED)) {
+		return code;
+	}
+	error_discard(error);
+	return ended ? end_for_good(run) : ONCE_OK;
+}
+
+/* once.finish knows whether its transaction has started the intent. */
+static once_code finish_effect(execution *run, const once_outcome *outcome, int fence, once_answer **answer,
+                               once_error **error)
+{
+	/* Made before the commit: afterwards nothing may fail. */
+	once_code code = answer_of_outcome(run->intent, outcome, ONCE_STATE_SUCCEEDED, fence, answer, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	code = close_transaction(run, ONCE_STATE_SUCCEEDED, outcome, error);
+	if (code == ONCE_OK) {
+		return code;
+	}
+	once_answer_free(*answer);
+	*answer = NULL;
+	if (code != ONCE_NOT_STARTED && code != ONCE_ANOTHER_FINGERPRINT) {
+		return code;
+	}
+	error_discard(error);
+	return end_for_good(run);
+}
+
+static once_code give_up(execution *run, once_error **error)
+{
+	if (take_back(run)) {
+		return end_for_good(run);
+	}
+	run->settled = true;
+	return error_make(error, ONCE_EFFECT, NULL, false, "the effect gave up; nothing was committed", NULL, NULL);
+}
+
+static once_code run_again(execution *run, const PGresult *failed, once_error **error)
+{
+	once_code code = error_of_effect(run, failed, error);
+	if (!take_back(run)) {
+		return code;
+	}
+	error_discard(error);
+	return end_for_good(run);
+}
+
+static once_code attempt_effect(execution *run, once_answer **answer, once_error **error)
+{
+	once_answer *replay = NULL;
+	once_outcome outcome = {0};
+	PGresult *failed = NULL;
+	once_effect_result done = ONCE_EFFECT_ABORT;
+	int fence;
+	once_code code = open_transaction(run, &fence, &replay, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (replay != NULL) {
+		*answer = replay;
+		return ONCE_OK;
 	}
 
-	PGresult *failed = NULL;
-	once_effect_result done = run->effect(session->connection, run->argument, &outcome, &failed);
-	once_code reason = done == ONCE_EFFECT_RETRY ? error_of_effect(run, failed, error) : ONCE_OK;
-	PQclear(failed);
-	switch (done) {
-	case ONCE_EFFECT_DONE:
-		/* Made before the commit: afterwards nothing may fail. */
-		code = answer_of_outcome(run->intent, &outcome, ONCE_STATE_SUCCEEDED, fence, answer, error);
-		if (code == ONCE_OK) {
-			code = close_transaction(run, ONCE_STATE_SUCCEEDED, &outcome, error);
-			if (code != ONCE_OK) {
-				once_answer_free(*answer);
-				*answer = NULL;
-			}
+	code = call_effect(run, &done, &outcome, &failed, error);
+	if (code == ONCE_OK) {
+		switch (done) {
+		case ONCE_EFFECT_DONE:
+			code = finish_effect(run, &outcome, fence, answer, error);
+			break;
+		case ONCE_EFFECT_FAILED:
+			code = fail_effect(run, &outcome, answer, error);
+			break;
+		case ONCE_EFFECT_RETRY:
+			code = run_again(run, failed, error);
+			break;
+		case ONCE_EFFECT_ABORT:
+		default:
+			code = give_up(run, error);
+			break;
 		}
-		return code;
-	case ONCE_EFFECT_FAILED:
-		code = close_transaction(run, ONCE_STATE_FAILED_FINAL, &outcome, error);
-		if (code != ONCE_OK) {
-			return code;
-		}
-		return error_make(error, ONCE_FINAL_FAILURE, "P4030", false,
-		                  "the effect failed for good; its outcome is recorded", outcome.error_message,
-		                  "The stored outcome is in once_peek. A new intent needs a new key.");
-	case ONCE_EFFECT_RETRY:
-		return reason;
-	case ONCE_EFFECT_ABORT:
-	default:
-		return error_make(error, ONCE_EFFECT, NULL, false, "the effect gave up; nothing was committed", NULL, NULL);
 	}
+	PQclear(failed);
+	return code;
 }
 
 /*
@@ -209,13 +404,14 @@ static once_code read_outcome(execution *run, once_answer **answer, once_error *
 	step steps[STEPS];
 	pipeline pipeline;
 	call start;
-	PGresult *stored = NULL;
+	PGresult *stored;
 	start_fill(&start, run->intent, run->fingerprint);
 	open_pipeline(run, &pipeline, steps, STEPS, error);
 	pipeline_command(&pipeline, SQL_ROLLBACK);
 	pipeline_call(&pipeline, &start);
-	once_code code = run_pipeline(run, &pipeline, START, &stored);
-	code = code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
+	pipeline_keep(&pipeline, &stored);
+	once_code code = run_pipeline(run, &pipeline);
+	code = code == ONCE_OK ? answer_of_started(stored, answer, error) : code;
 	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY_SUCCESS) {
 		return code;
 	}
@@ -236,13 +432,9 @@ static once_code read_outcome(execution *run, once_answer **answer, once_error *
  */
 static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
-	enum {
-		BEGIN,
-		FINISH_NEW
-	};
 	pipeline pipeline;
 	call start;
-	PGresult *started = NULL;
+	PGresult *started;
 	once_answer *fresh = NULL;
 	/* Made before the commit: afterwards nothing may fail. */
 	once_code code = answer_of_outcome(run->intent, run->outcome, ONCE_STATE_SUCCEEDED, 0, &fresh, error);
@@ -254,11 +446,12 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	open_pipeline(run, &pipeline, run->steps, run->statement_count + STEPS_BESIDE_STATEMENTS, error);
 	pipeline_command(&pipeline, run->begin);
 	pipeline_call(&pipeline, &start);
+	pipeline_keep(&pipeline, &started);
 	for (size_t i = 0; i < run->statement_count; i++) {
 		pipeline_statement(&pipeline, &run->statements[i]);
 	}
 	pipeline_command(&pipeline, SQL_COMMIT);
-	code = run_pipeline(run, &pipeline, FINISH_NEW, &started);
+	code = run_pipeline(run, &pipeline);
 	if (code == ONCE_OK) {
 		answer_set_fence(fresh, result_int(started, 0, 0));
 		PQclear(started);
@@ -341,6 +534,44 @@ static once_code recover_connection(execution *run, bool in_doubt, int64_t deadl
 	                  PQerrorMessage(run->session->connection), hint);
 }
 
+static once_code error_of_end(bool stored, const char *cause, once_error **error)
+{
+	static const char in_doubt[] =
+	    "the effect has ended its transaction: what it did may be committed, and the intent is in doubt";
+	static const char not_stored[] =
+	    "the effect has ended its transaction: what it did may be committed, and the doubt is not stored";
+	return error_make(error, ONCE_IN_DOUBT, "P4031", true, stored ? in_doubt : not_stored, cause,
+	                  stored ? "The effect sends no COMMIT and no ROLLBACK: once_execute does. once.resolve decides."
+	                         : "A retry may run the effect again: find out first whether it happened.");
+}
+
+/* The effect has ended its transaction. Stores that, and tries again until the deadline. */
+static once_code leave_in_doubt(execution *run, int64_t deadline, const once_options *options, once_error **error)
+{
+	once_session *session = run->session;
+	once_error *cause = NULL;
+	once_code code;
+	for (int tries = 0;; tries++) {
+		rollback(session);
+		code = doubt_store(session, run->intent, run->fingerprint, &cause);
+		bool lost = PQstatus(session->connection) != CONNECTION_OK;
+		int64_t pause = backoff(session, options, tries);
+		if (code == ONCE_OK || (lost && !session->owns_connection) || (!lost && !once_error_retriable(cause)) ||
+		    now_ms() + pause >= deadline) {
+			break;
+		}
+		error_discard(&cause);
+		sleep_ms(pause);
+		if (lost) {
+			(void)session_reconnect(session, NULL);
+		}
+	}
+	error_discard(error);
+	code = error_of_end(code == ONCE_OK, once_error_message(cause), error);
+	once_error_free(cause);
+	return code;
+}
+
 /*
  * Errors that only start or finish can return, after a look: they settle the state of an earlier
  * attempt.
@@ -380,6 +611,16 @@ static once_code end_at_deadline(const execution *run, once_code code, bool in_d
 	                  "Try again with the same key, or allow more time in once_options.deadline_ms.");
 }
 
+/*
+ * Did another transaction stand in the way? After a lock_timeout (55P03) only the storing of a
+ * failure is repeated: an effect decides that itself.
+ */
+static bool is_race(const execution *run, once_code code, const once_error *error)
+{
+	return code == ONCE_SERIALIZATION ||
+	       (run->stores_failure && code == ONCE_DATABASE && strcmp(once_error_sqlstate(error), "55P03") == 0);
+}
+
 static once_code execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_error **),
                          const once_options *given, once_answer **answer, once_error **error)
 {
@@ -400,8 +641,12 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		run->commit_unanswered = false;
 		run->again = false;
 		run->missed = false;
-		code = attempt(run, answer, failure);
-		if (code == ONCE_OK) {
+		code = run->stores_failure ? attempt_failure(run, answer, failure) : attempt(run, answer, failure);
+		if (code == ONCE_OK || run->settled) {
+			break; /* even if the connection was lost since */
+		}
+		if (run->ended) {
+			code = leave_in_doubt(run, deadline, &options, failure);
 			break;
 		}
 		bool lost = PQstatus(run->session->connection) != CONNECTION_OK;
@@ -426,7 +671,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		 */
 		bool waits = code == ONCE_ACTIVE && (in_doubt || lost_before || now_ms() - start < options.wait_ms);
 		in_doubt = in_doubt && !is_verdict(code);
-		if (!waits && code != ONCE_SERIALIZATION && !run->again) {
+		if (!waits && !is_race(run, code, *failure) && !run->again) {
 			code = in_doubt ? still_unknown(failure) : code;
 			break;
 		}

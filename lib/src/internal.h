@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * internal.h: declarations shared by the files of the library. Arrows: prepared <- session <- call
- * <- contract, batch, fingerprint, pipeline <- execute; error and names are below all of them. The
- * evented half (evented.h) is beside session and above call.
+ * <- contract, batch, fingerprint, pipeline <- doubt <- execute; error, names and witness are below
+ * all of them. The evented half (evented.h) is beside session and above call.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ enum {
 };
 
 enum {
-	/* spec: names */
+	/* spec: name-bytes */
 	NAME_BYTES_MAX = 255 * 4, /* of a scope or a tenant: its characters in UTF-8 */
 	/* end of spec */
 	SESSION_TENANT_MAX = NAME_BYTES_MAX,
@@ -104,6 +104,7 @@ struct once_answer {
 	const char *created_at;
 	const char *traceparent;
 	int kept_ms;
+	int slot;
 };
 
 typedef enum answer_column {
@@ -139,6 +140,8 @@ void answer_read(once_answer *answer, const PGresult *result, const answer_colum
  * ONCE_CONTRACT.
  */
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
+/* The same of SQL_START, whose one column is a once.started. */
+once_code answer_of_started(PGresult *result, once_answer **answer, once_error **error);
 bool rows_are_in_order(const PGresult *result, size_t count);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
 /* A fresh outcome of the intent, copied. */
@@ -218,7 +221,9 @@ once_code call_run(once_session *session, call *call, PGresult **result, once_er
 /* Does the intent have a name? The contract checks everything else. */
 once_code check_intent(const once_session *session, const once_intent *intent, once_error **error);
 /* Binary values of results. */
+int32_t int_of_bytes(const void *bytes);
 int32_t result_int(const PGresult *result, int row, int column);
+int64_t result_int64(const PGresult *result, int row, int column);
 bool result_bool(const PGresult *result, int row, int column);
 
 /* ---- pipeline.c: several statements, one round trip ---- */
@@ -229,6 +234,7 @@ typedef struct step {
 	bool parsed; /* ... and the preparation was answered */
 	bool is_ours;
 	bool commits;
+	PGresult **kept; /* the result goes there; NULL: it is dropped */
 } step;
 /*
  * Open it, fill it, run it; if opening or filling fails, running reports it. After a failed
@@ -256,17 +262,28 @@ void pipeline_call(pipeline *pipeline, call *call);
 /* A statement of the library without parameters. */
 void pipeline_command(pipeline *pipeline, enum sql_id id);
 void pipeline_statement(pipeline *pipeline, const once_statement *statement);
-/*
- * The round trip: reads all answers, and leaves the connection as it was before, or lost. kept: the
- * result of step `keep`, for the caller; NULL if the pipeline failed.
- */
-once_code pipeline_run(pipeline *pipeline, size_t keep, PGresult **kept);
+/* The caller gets the result of the latest step; NULL if the pipeline fails. */
+void pipeline_keep(pipeline *pipeline, PGresult **kept);
+/* The round trip: reads all answers, and leaves the connection as it was before, or lost. */
+once_code pipeline_run(pipeline *pipeline);
 /* Leaves a pipeline that the caller has left open. */
 void pipeline_abandon(once_session *session);
 
 /* ---- statement.c ---- */
 /* May it be in a list? Not if it ends the transaction, or waits for data. */
 bool statement_fits_list(const char *sql);
+
+/* ---- witness.c: has an effect ended its transaction? ---- */
+typedef struct witness {
+	bool ended;            /* for certain, or its connection was reset */
+	bool may_have_ended;   /* ROLLBACK, or ROLLBACK TO */
+	bool has_savepoint;    /* without one it was not ROLLBACK TO */
+	bool is_aborted;       /* a statement has failed */
+	struct witness *outer; /* of an execution inside of an effect */
+} witness;
+/* False: no memory. The witness must live until witness_close. */
+bool witness_open(witness *opened, PGconn *connection);
+void witness_close(const witness *opened, PGconn *connection);
 
 /* ---- trace.c ---- */
 enum {
@@ -283,6 +300,11 @@ void start_fill(call *call, const once_intent *intent, const once_fingerprint *f
 void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state,
                  const once_outcome *outcome);
 
+/* ---- doubt.c ---- */
+/* An error: the intent is not in doubt. */
+once_code doubt_store(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                      once_error **error);
+
 /* ---- session.c ---- */
 /*
  * Is this the version of the contract that the library uses, or a later one? If not: ONCE_CONTRACT.
@@ -293,8 +315,8 @@ once_code session_reconnect(once_session *session, once_error **error);
 
 /* ---- json.c ---- */
 /*
- * The canonical form of a JSON text, as docs/fingerprint.md specifies it. The caller frees *out.
- * False if it has none. *no_memory distinguishes that case.
+ * The canonical form of a JSON text, as docs/reference/fingerprint.md specifies it. The caller
+ * frees *out. False if it has none. *no_memory distinguishes that case.
  */
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * json.c: the canonical form of a JSON text, for fingerprints: the text of PostgreSQL's jsonb,
- * which SQL gets at no cost, its numbers without trailing zeros. docs/fingerprint.md specifies it;
- * once._json_body is the same in SQL. It does not use a JSON library, because those read numbers as
- * doubles: 100000000000000000.01 and .02 would be one request. One recursive descent over the input
- * writes the output; the members of an object are written, then sorted.
+ * which SQL gets at no cost, its numbers without trailing zeros. docs/reference/fingerprint.md
+ * specifies it; once._json_body is the same in SQL. It does not use a JSON library, because those
+ * read numbers as doubles: 100000000000000000.01 and .02 would be one request. One recursive
+ * descent over the input writes the output; the members of an object are written, then sorted.
  */
 #include <stdlib.h>
 

@@ -14,22 +14,8 @@
 /* NULL is not a text, so it is valid. */
 static bool is_utf8(const char *text)
 {
-	const unsigned char *at = (const unsigned char *)text_or_empty(text);
-	const unsigned char *end = at + strlen((const char *)at);
-	while (at < end) {
-		/* Most is ASCII. */
-		size_t length = *at < 0x80 ? 1 : utf8_length(at, (size_t)(end - at));
-		if (length == 0) {
-			return false;
-		}
-		at += length;
-	}
-	return true;
-}
-
-static bool names_intent(const once_operation *wanted)
-{
-	return wanted->kind != KIND_SALT && wanted->kind != KIND_COUNT;
+	const char *or_empty = text_or_empty(text);
+	return utf8_is_text(or_empty, strlen(or_empty));
 }
 
 /* Arguments that would make a whole batch fail, or can be refused without a server. */
@@ -41,12 +27,12 @@ static once_code check_texts(const once_operation *wanted, once_error **error)
 	if (!is_utf8(wanted->intent.tenant)) {
 		return error_make(error, ONCE_REFUSED, "P4003", false, "the tenant is not UTF-8", NULL, NULL);
 	}
-	if (names_intent(wanted) &&
+	if (kind_names_intent(wanted->kind) &&
 	    (wanted->intent.scope == NULL || wanted->intent.scope[0] == '\0' || !is_utf8(wanted->intent.scope))) {
 		return error_make(error, ONCE_SCOPE_REQUIRED, "P4000", false, "a scope of 1 to 255 characters is required",
 		                  NULL, "Name the kind of operation, for example 'orders'.");
 	}
-	if (names_intent(wanted) &&
+	if (kind_names_intent(wanted->kind) &&
 	    (wanted->intent.key == NULL || wanted->intent.key[0] == '\0' || !is_utf8(wanted->intent.key))) {
 		return error_make(error, ONCE_KEY_MALFORMED, "P4001", false, "the key is missing or malformed", NULL,
 		                  "Send 1 to 255 printable ASCII characters.");
@@ -68,7 +54,7 @@ static size_t text_bytes(const char *text)
 static const char *place_text(char **at, const char *text)
 {
 	size_t size = text_bytes(text);
-	if (size == 0) {
+	if (text == NULL) {
 		return NULL;
 	}
 	char *copy = memcpy(*at, text, size);
@@ -154,7 +140,7 @@ static once_code submit(once_batcher *batcher, const once_operation *wanted, onc
 		return error_usage(error, "batcher must not be NULL");
 	}
 	if (wanted->done == NULL && kind_starts(wanted->kind)) {
-		return error_usage(error, "a claim, a peek, a count and a salt take a callback");
+		return error_usage(error, "a claim, a peek, a count, a salt and a slot take a callback");
 	}
 	if (batcher->closed) {
 		return error_make(error, ONCE_CONNECTION, NULL, false, "the batcher is closed", NULL, NULL);
@@ -274,7 +260,7 @@ void operation_expire(once_operation *operation)
 	}
 	const once_batcher *batcher = operation->batcher;
 	bool lives = goes_on(operation);
-	bool unknown = lives && operation->kind != KIND_PEEK && operation->kind != KIND_SALT;
+	bool unknown = lives && !kind_looks(operation->kind);
 	once_code code = unknown && operation->kind == KIND_CLAIM ? ONCE_OUTCOME_UNKNOWN : ONCE_DEADLINE;
 	once_done done = operation->done;
 	void *argument = operation->argument;
@@ -426,4 +412,28 @@ once_code once_batcher_count_cached(once_batcher *batcher, const once_cached *ca
 	}
 	once_operation wanted = {.kind = KIND_COUNT, .done = done, .argument = argument, .cached = *cached};
 	return submit(batcher, &wanted, operation, error);
+}
+
+/* Only of a batcher that asks each connection about its slots. */
+static once_code check_divided(const once_batcher *batcher, once_error **error)
+{
+	return batcher != NULL && !batcher->options.divided
+	           ? error_usage(error, "slots take a batcher whose options.divided is set")
+	           : ONCE_OK;
+}
+
+once_code once_batcher_slots(once_batcher *batcher, once_done done, void *argument, once_operation **operation,
+                             once_error **error)
+{
+	once_operation wanted = {.kind = KIND_SLOTS, .done = done, .argument = argument};
+	once_code code = check_divided(batcher, error);
+	return code == ONCE_OK ? submit(batcher, &wanted, operation, error) : code;
+}
+
+once_code once_batcher_slot_of(once_batcher *batcher, const char *tenant, once_done done, void *argument,
+                               once_operation **operation, once_error **error)
+{
+	once_operation wanted = {.kind = KIND_SLOT_OF, .done = done, .argument = argument, .intent = {.tenant = tenant}};
+	once_code code = check_divided(batcher, error);
+	return code == ONCE_OK ? submit(batcher, &wanted, operation, error) : code;
 }

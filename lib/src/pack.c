@@ -56,15 +56,15 @@ kind sends_as(const once_operation *operation)
 }
 
 /*
- * Salts, and counts, are requested separately: then a refused tenant does not make the claims of
- * others fail.
+ * Salts, slots and counts are requested separately: then a refused tenant does not make the claims
+ * of others fail.
  */
 static sharing sharing_of(const once_operation *operation)
 {
 	if (operation->kind == KIND_COUNT) {
 		return SHARES_NOTHING;
 	}
-	return operation->kind == KIND_SALT && operation->sharing == SHARES_BATCH ? SHARES_GROUP : operation->sharing;
+	return operation->kind > KIND_COUNT && operation->sharing == SHARES_BATCH ? SHARES_GROUP : operation->sharing;
 }
 
 static bool same_text(const char *left, const char *right)
@@ -137,7 +137,7 @@ static int compare_groups(const void *left, const void *right)
 	return order;
 }
 
-/* limited: operations among claims wait for a short time only. */
+/* limited: operations that may be among claims wait for a short time only. */
 static void lay_out(batch *batch, bool limited)
 {
 	qsort(batch->groups, batch->group_count, sizeof *batch->groups, compare_groups);
@@ -164,8 +164,12 @@ static void take(wire *wire, queue from, fill *filling)
 {
 	const once_batcher_options *options = &wire->batcher->options;
 	link *queue = &wire->batcher->queues[from];
-	while (!list_empty(queue) && filling->count < options->batch_max) {
-		once_operation *operation = OPERATION_AT(queue->next, place_link);
+	for (link *at = queue->next, *next; at != queue && filling->count < options->batch_max; at = next) {
+		once_operation *operation = OPERATION_AT(at, place_link);
+		next = at->next;
+		if (kind_asks(operation->kind) && wire->number != 0) {
+			continue;
+		}
 		/*
 		 * Answers are as large as the outcomes that they replay; recent ones give the expected
 		 * size.
@@ -195,7 +199,7 @@ void batch_fill(once_batcher *batcher, int connection)
 			take(wire, queue, &filling);
 		}
 	}
-	lay_out(batch, connection == 0);
+	lay_out(batch, connection != 1);
 	/* Each operation is sent once: in one statement, in one transaction. */
 	assert(batch->operation_count == filling.count && batch->group_count <= filling.count &&
 	       batch->unit_count <= batch->group_count);
@@ -228,11 +232,17 @@ ELEMENT(redirect_at, bytes_of_redirect(&at->outcome))
 
 enum sql_id sql_of_kind(kind kind)
 {
-	static const enum sql_id ids[] = {[KIND_CLAIM] = SQL_CLAIM_MANY,       [KIND_PEEK] = SQL_PEEK_MANY,
-	                                  [KIND_COUNT] = SQL_COUNT_CACHED,     [KIND_SALT] = SQL_SALT,
-	                                  [KIND_RENEW] = SQL_RENEW_MANY,       [KIND_FAIL] = SQL_FAIL_MANY,
-	                                  [KIND_COMPLETE] = SQL_COMPLETE_MANY, [KIND_RELEASE] = SQL_RELEASE_MANY};
+	static const enum sql_id ids[] = {
+	    [KIND_CLAIM] = SQL_CLAIM_MANY,    [KIND_PEEK] = SQL_PEEK_MANY, [KIND_COUNT] = SQL_COUNT_CACHED,
+	    [KIND_SALT] = SQL_SALT,           [KIND_SLOTS] = SQL_SLOTS,    [KIND_SLOT_OF] = SQL_SLOT_OF,
+	    [KIND_RENEW] = SQL_RENEW_MANY,    [KIND_FAIL] = SQL_FAIL_MANY, [KIND_COMPLETE] = SQL_COMPLETE_MANY,
+	    [KIND_RELEASE] = SQL_RELEASE_MANY};
 	return ids[kind];
+}
+
+bool kind_is_used(kind kind, const once_batcher_options *options)
+{
+	return kind == KIND_COUNT ? options->caches : kind == KIND_SLOTS || kind == KIND_SLOT_OF ? options->divided : true;
 }
 
 enum {
@@ -276,7 +286,10 @@ static void fill_call(call *call, const group *group, once_operation *const *at,
 		fill_count(call, &at[0]->cached);
 		return;
 	}
-	if (group->kind != KIND_SALT) {
+	if (group->kind == KIND_SLOTS) {
+		return;
+	}
+	if (kind_names_intent(group->kind)) {
 		call_add_array(call, TYPE_TEXT, count, scope_at, at);
 		call_add_array(call, TYPE_TEXT, count, key_at, at);
 	}

@@ -79,6 +79,14 @@ void pipeline_command(pipeline *pipeline, enum sql_id id)
 	pipeline_call(pipeline, &command);
 }
 
+void pipeline_keep(pipeline *pipeline, PGresult **kept)
+{
+	*kept = NULL;
+	if (pipeline->code == ONCE_OK) {
+		pipeline->steps[pipeline->count - 1].kept = kept;
+	}
+}
+
 void pipeline_statement(pipeline *pipeline, const once_statement *statement)
 {
 	PGconn *connection = pipeline->session->connection;
@@ -248,7 +256,18 @@ static void note_prepared(const pipeline *pipeline)
 	}
 }
 
-once_code pipeline_run(pipeline *pipeline, size_t keep, PGresult **kept)
+static void drop_kept(const pipeline *pipeline)
+{
+	for (size_t i = 0; i < pipeline->count; i++) {
+		PGresult **kept = pipeline->steps[i].kept;
+		if (kept != NULL) {
+			PQclear(*kept);
+			*kept = NULL;
+		}
+	}
+}
+
+once_code pipeline_run(pipeline *pipeline)
 {
 	PGconn *connection = pipeline->session->connection;
 	if (!pipeline->is_open) {
@@ -258,18 +277,18 @@ once_code pipeline_run(pipeline *pipeline, size_t keep, PGresult **kept)
 		fail_to_send(pipeline);
 	}
 	for (size_t i = 0; i < pipeline->count && pipeline->code == ONCE_OK; i++) {
-		PGresult *result = read_step(pipeline, &pipeline->steps[i]);
-		if (kept != NULL && i == keep) {
-			*kept = result;
+		step *step = &pipeline->steps[i];
+		PGresult *result = read_step(pipeline, step);
+		if (step->kept != NULL) {
+			*step->kept = result;
 		} else {
 			PQclear(result);
 		}
 	}
 	leave_pipeline(connection);
 	note_prepared(pipeline);
-	if (pipeline->code != ONCE_OK && kept != NULL) {
-		PQclear(*kept);
-		*kept = NULL;
+	if (pipeline->code != ONCE_OK) {
+		drop_kept(pipeline);
 	}
 	return pipeline->code;
 }

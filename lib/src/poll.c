@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Two
+ * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Its
  * sockets, one timer, one flag for a due flush.
  */
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "pgonce_batcher.h"
 
 enum {
-	CONNECTIONS = 2
+	CONNECTIONS = ONCE_CONNECTIONS_MAX
 };
 
 struct once_poll {

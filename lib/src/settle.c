@@ -190,8 +190,8 @@ static void settle_count(once_operation *operation, const PGresult *result)
 	end_with_verdict(operation, ONCE_STORED);
 }
 
-static void settle_row(once_operation *operation, kind kind, const PGresult *result, const answer_columns *columns,
-                       int row)
+static void settle_row(wire *wire, once_operation *operation, kind kind, const PGresult *result,
+                       const answer_columns *columns, int row)
 {
 	once_answer answer = {0};
 	switch (kind) {
@@ -201,16 +201,27 @@ static void settle_row(once_operation *operation, kind kind, const PGresult *res
 	case KIND_COUNT:
 		settle_count(operation, result);
 		return;
+	case KIND_SLOTS:
+		slots_remember(operation->batcher, result);
+		end_with_verdict(operation, ONCE_STORED);
+		return;
+	case KIND_SLOT_OF:
+		answer.verdict = ONCE_STORED;
+		answer.slot = result_int(result, 0, 0);
+		operation_end(operation, &answer, NULL);
+		return;
 	case KIND_RENEW:
-		end_with_verdict(operation, result_bool(result, row, 0) ? ONCE_STORED : ONCE_REPORT_REFUSED);
+	case KIND_RELEASE: {
+		bool stored = result_bool(result, row, kind == KIND_RENEW ? 0 : 1);
+		wire->wrote = wire->wrote || stored;
+		end_with_verdict(operation, stored ? ONCE_STORED : ONCE_REPORT_REFUSED);
 		return;
-	case KIND_RELEASE:
-		end_with_verdict(operation, result_bool(result, row, 1) ? ONCE_STORED : ONCE_REPORT_REFUSED);
-		return;
+	}
 	default:
 		break;
 	}
 	answer_read(&answer, result, columns, row);
+	wire->wrote = wire->wrote || answer.verdict == ONCE_STORED || (kind == KIND_CLAIM && once_answer_may_run(&answer));
 	if (kind == KIND_CLAIM) {
 		settle_claim(operation, &answer);
 	} else if (operation->kind == KIND_CLAIM) {
@@ -232,6 +243,11 @@ static bool fits(const group *group, const PGresult *result)
 		return rows == 1 && PQnfields(result) == 1 && PQgetlength(result, 0, 0) == ONCE_SALT_BYTES;
 	case KIND_COUNT:
 		return rows == 1 && PQnfields(result) == 2;
+	case KIND_SLOTS:
+		return slots_fit(result);
+	case KIND_SLOT_OF:
+		return rows == 1 && PQnfields(result) == 1 && result_int(result, 0, 0) >= 0 &&
+		       result_int(result, 0, 0) < ONCE_SLOTS;
 	case KIND_RENEW:
 		return (size_t)rows == group->count && PQnfields(result) == 1;
 	case KIND_RELEASE:
@@ -289,7 +305,7 @@ static bool group_committed(wire *wire, const group *group)
 		/* Releases come back in the order in which they were made. */
 		size_t element = group->kind == KIND_RELEASE ? (size_t)result_int(result, (int)i, 0) - 1 : i;
 		assert(element < group->count);
-		settle_row(wire->answered.operations[group->start + element], group->kind, result, &columns, (int)i);
+		settle_row(wire, wire->answered.operations[group->start + element], group->kind, result, &columns, (int)i);
 		if (wire->batcher->closed) {
 			return false;
 		}
@@ -386,10 +402,11 @@ static void judge(once_operation *operation, const judgement *judgement)
 		operation->patient = operation->patient || judgement->waited;
 		share_less(operation, SHARES_GROUP);
 		operation_rest(operation, judgement->pause_ms);
-	} else if (!judgement->alone && !judgement->passes && once_error_code(judgement->error) != ONCE_REFUSED) {
+	} else if (!judgement->alone && !judgement->passes && once_error_code(judgement->error) != ONCE_REFUSED &&
+	           once_error_code(judgement->error) != ONCE_SLOT_CLOSED) {
 		/*
 		 * One element makes the statement fail: sent separately, in one round trip, they show
-		 * which. A refused tenant is all of them.
+		 * which. A refused tenant, or one that this node does not serve, is all of them.
 		 */
 		share_less(operation, SHARES_NOTHING);
 		put_back(operation);
@@ -481,12 +498,12 @@ static void mark_lost_claims(wire *wire, const group *group)
 	}
 }
 
-static void put_back_or_give_up(once_operation *operation)
+static void put_back_or_give_up(const wire *wire, once_operation *operation)
 {
 	if (operation->lost_count > LOST_MAX) {
 		operation->lost_count = LOST_MAX;
 		operation_fail(operation, ONCE_OUTCOME_UNKNOWN, true, "the connection was lost too often while this was asked",
-		               operation->batcher->wires[0].cause, "Try again, with the same key.");
+		               wire->cause, "Try again, with the same key.");
 		return;
 	}
 	put_back(operation);
@@ -502,7 +519,7 @@ bool batch_lost(wire *wire)
 	}
 	for (size_t i = batch->operation_count; i-- > 0;) {
 		wire->batcher->statistics.resent++;
-		put_back_or_give_up(batch->operations[i]);
+		put_back_or_give_up(wire, batch->operations[i]);
 		if (wire->batcher->closed) {
 			return false;
 		}

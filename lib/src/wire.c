@@ -45,7 +45,11 @@ static void tell_server(once_batcher *batcher)
 {
 	uint64_t server = batcher->wires[0].server;
 	for (int i = 0; i < WIRES; i++) {
-		if (!batcher->statistics.connected[i] || batcher->wires[i].server != server) {
+		const wire *wire = &batcher->wires[i];
+		if (i < CORE_WIRES && !wire->connected) {
+			server = 0;
+		}
+		if (wire->connected && wire->server != server) {
 			server = 0;
 		}
 	}
@@ -75,6 +79,19 @@ bool wire_heed(wire *wire, const PGresult *result)
 	return true;
 }
 
+static void note_connected(wire *wire, bool connected)
+{
+	once_batcher_statistics *statistics = &wire->batcher->statistics;
+	if (wire->number < CORE_WIRES) {
+		statistics->connected[wire->number] = connected;
+	} else {
+		statistics->more_connections -= wire->connected;
+		statistics->more_connections += connected;
+	}
+	wire->connected = connected;
+	tell_server(wire->batcher);
+}
+
 static void disconnect(wire *wire)
 {
 	unwatch(wire);
@@ -82,9 +99,7 @@ static void disconnect(wire *wire)
 	wire->connection = NULL;
 	wire->prepares = false;
 	wire->server = 0;
-	wire->batcher->statistics.losses += wire->batcher->statistics.connected[wire->number];
-	wire->batcher->statistics.connected[wire->number] = false;
-	tell_server(wire->batcher);
+	note_connected(wire, false);
 }
 
 /* One line without control characters: libpq's messages have several. */
@@ -114,7 +129,11 @@ void wire_lose(wire *wire, const char *cause)
 		batcher->statistics.connect_failures++;
 		wire->down = true;
 		batcher_defer(batcher);
+		if (wire->number >= CORE_WIRES) {
+			batcher_shrink(batcher, wire->number); /* perhaps the server has no more */
+		}
 	}
+	batcher->statistics.losses += wire->connected;
 	/* Full jitter: many processes that lost one server must not return to it at once. */
 	int64_t limit = options->backoff_ms << (wire->failures < 20 ? wire->failures : 20);
 	wire->failures++;
@@ -167,27 +186,29 @@ static bool send_preparation(const wire *wire, enum sql_id id)
 /* The statements that a connection sends, prepared in the round trip of the check. */
 static bool send_preparations(wire *wire)
 {
-	kind last = wire->number == 0 ? KIND_SALT : KIND_RELEASE;
+	kind last = wire->number == 0 ? KIND_SALT : wire->number == 1 ? KIND_RELEASE : KIND_PEEK;
 	for (kind kind = KIND_RENEW; kind <= last; kind++) {
-		if ((kind != KIND_COUNT || wire->batcher->options.caches) && !send_preparation(wire, sql_of_kind(kind))) {
+		if (kind_is_used(kind, &wire->batcher->options) && !send_preparation(wire, sql_of_kind(kind))) {
 			return false;
 		}
 	}
-	return wire->number != 0 || send_preparation(wire, SQL_LIMIT_WAIT);
+	return wire->number == 1 || send_preparation(wire, SQL_LIMIT_WAIT);
 }
 
 static void send_check(wire *wire)
 {
-	call call, server;
+	call call, server, slots;
 	wire->state = WIRE_CHECKING;
 	wire->version_read = false;
 	wire->nulls = 0;
 	call_start(&call, SQL_CONTRACT_VERSION);
 	call_start(&server, SQL_COUNT_CACHED);
 	fill_count(&server, &(once_cached){0});
+	call_start(&slots, SQL_SLOTS);
 	if (PQsetnonblocking(wire->connection, 1) != 0 || PQenterPipelineMode(wire->connection) != 1 ||
 	    call_send_on(wire->connection, false, &call, NULL) != ONCE_OK ||
 	    (wire->batcher->options.caches && call_send_on(wire->connection, false, &server, NULL) != ONCE_OK) ||
+	    (wire->batcher->options.divided && call_send_on(wire->connection, false, &slots, NULL) != ONCE_OK) ||
 	    (wire->batcher->options.prepare && !send_preparations(wire)) || PQpipelineSync(wire->connection) != 1) {
 		wire_lose(wire, NULL);
 		return;
@@ -249,7 +270,8 @@ static void refuse_all(wire *wire, once_error *error)
 	queue queue = wire->number == 0 ? QUEUE_START : QUEUE_END;
 	wire_lose(wire, once_error_message(error));
 	wire->down = false; /* the server is up; callers get its error */
-	for (; queue <= (wire->number == 0 ? QUEUE_START : QUEUE_APART); queue++) {
+	/* Of a further connection: the operations have the others. */
+	for (; wire->number < CORE_WIRES && queue <= (wire->number == 0 ? QUEUE_START : QUEUE_APART); queue++) {
 		const link *at = &batcher->queues[queue];
 		/* Not those that a callback submits: they would be refused, and submitted, for ever. */
 		while (!batcher->closed && !list_empty(at) && OPERATION_AT(at->next, place_link)->serial <= last) {
@@ -284,6 +306,25 @@ void wire_refuse(wire *wire)
 	}
 }
 
+/*
+ * NULL, or why the connection is of no use. A node that is not divided would serve every tenant,
+ * and so tenants of other nodes.
+ */
+static const char *heed_slots(wire *wire, const PGresult *result)
+{
+	if (!slots_fit(result)) {
+		return "the server does not say which slots are open";
+	}
+	if (PQntuples(result) == 0) {
+		return "this node is not divided, so it cannot share the tenants with others";
+	}
+	/* Questions go over 0 too: what came over another connection could be older, and come later. */
+	if (wire->number == 0) {
+		slots_remember(wire->batcher, result);
+	}
+	return NULL;
+}
+
 /* A result of the check. Returns false if the connection is gone. */
 static bool check_result(wire *wire, const PGresult *result)
 {
@@ -291,11 +332,13 @@ static bool check_result(wire *wire, const PGresult *result)
 	switch (PQresultStatus(result)) {
 	case PGRES_TUPLES_OK:
 		if (wire->version_read) {
-			bool heeded = wire_heed(wire, result);
-			if (!heeded) {
-				wire_lose(wire, "the server does not say which it is");
+			const char *fault = wire->batcher->options.divided && PQnfields(result) == 3 ? heed_slots(wire, result)
+			                    : wire_heed(wire, result)                                ? NULL
+			                                              : "the server does not say which it is";
+			if (fault != NULL) {
+				wire_lose(wire, fault);
 			}
-			return heeded;
+			return fault == NULL;
 		}
 		wire->version_read = contract_version_fits(PQntuples(result) == 1 ? result_int(result, 0, 0) : 0, &error);
 		if (!wire->version_read) {
@@ -309,9 +352,8 @@ static bool check_result(wire *wire, const PGresult *result)
 		wire->down = false;
 		wire->prepares = wire->batcher->options.prepare;
 		wire->batcher->statistics.connects++;
-		wire->batcher->statistics.connected[wire->number] = true;
+		note_connected(wire, true);
 		wire->cause[0] = '\0';
-		tell_server(wire->batcher);
 		if (wire->number == 0) {
 			salts_forget(wire->batcher); /* it may be another server than before */
 		}
@@ -382,10 +424,16 @@ static bool batch_answered(wire *wire)
 	wire->batch = wire->answered;
 	wire->answered = answered;
 	wire->failures = 0;
+	wire->wrote = false;
 	wire->state = WIRE_IDLE;
+	int64_t took_us = now_us() - wire->sent_us;
+	batcher_pace(batcher, answered.operation_count);
 	batcher_feed(batcher, wire->number);
 	if (batcher->closed || !batch_settle(wire)) {
 		return false;
+	}
+	if (wire->wrote) {
+		pace_took(&batcher->pace, took_us, answered.operation_count);
 	}
 	batch_clear(&wire->answered);
 	batcher_defer(batcher);
@@ -558,8 +606,8 @@ void wire_tick(wire *wire, int64_t now)
 		return;
 	}
 	if (wire->state == WIRE_PAUSE) {
-		/* One of the two checks whether the database is back. */
-		if (wire->number > 0 && wire->batcher->wires[0].down) {
+		/* One of them checks whether the database is back. */
+		if (wire->number > 0 && (wire->batcher->wires[0].down || wire->number >= wire->batcher->pace.connections)) {
 			wire->state = WIRE_CLOSED;
 		} else {
 			wire_start(wire);
@@ -568,6 +616,15 @@ void wire_tick(wire *wire, int64_t now)
 	}
 	wire->batcher->statistics.timeouts++;
 	wire_lose(wire, wire->state == WIRE_BUSY ? "the server did not answer in time" : "connecting took too long");
+}
+
+void wire_retire(wire *wire)
+{
+	if (wire->state != WIRE_BUSY && wire->state != WIRE_CLOSED) {
+		wire->state = WIRE_CLOSED;
+		wire->failures = 0;
+		disconnect(wire); /* and no loss: the server is where it was */
+	}
 }
 
 void wire_forget(wire *wire)

@@ -27,6 +27,12 @@
  * was the first of its partition (kafka_partitions.h). The others waited behind it, behind a slow
  * broker, or for a partition's leader: they are withheld too.
  *
+ * If Kafka accepts nothing meanwhile, it may be away, or hang on this message and let no other
+ * pass, for example because each request with it ends the connection. The message is suspect: from
+ * now on it is sent only while librdkafka has no other. It is at fault if Kafka hangs on it again,
+ * has accepted others in between, and its partition's leader answers then. Kafka that is away, or
+ * accepts nothing, blames none.
+ *
  * fence = broker: each turn of the relay is a transactional producer with the same id, and Kafka
  * refuses the earlier ones. Events sent together are a transaction, and get their results when it
  * has ended. A turn begins with its first event: a relay that stands by must not fence others. The
@@ -46,6 +52,7 @@
 #define BACKOFF_MOST_MS 10000
 #define TRANSACTION_LEAST_MS 10000 /* Kafka itself aborts an older one */
 #define AGAIN_MOST_MS 600000
+#define ASK_MS 1000
 #define ID_BYTES 512
 
 enum {
@@ -69,7 +76,7 @@ static const config_option options[] = {
      .standard = "none",
      .help = "broker: Kafka refuses events from a relay after another has taken over, by transactions with the id "
              "pgonce.NAME "
-             "(kafka.transactional.id); slower, see docs/events.md"},
+             "(kafka.transactional.id); slower, see docs/how/kafka.md"},
     {.name = "time",
      .kind = CONFIG_CHOICE,
      .offset = offsetof(settings, time),
@@ -213,6 +220,25 @@ static void tell_late(sink *sink, kafka_partition *partition)
 	}
 }
 
+static rd_kafka_t *make(sink *sink, bool single, char **problem);
+
+/* Through a new connection: Kafka may hang on the producer's. Waits for at most ASK_MS. */
+static bool leader_answers(sink *sink, const kafka_partition *partition)
+{
+	int64_t low = 0, high = 0;
+	char *problem = NULL;
+	rd_kafka_t *asks = make(sink, false, &problem);
+
+	if (asks == NULL) {
+		free(problem);
+		return false;
+	}
+	rd_kafka_resp_err_t error =
+	    rd_kafka_query_watermark_offsets(asks, partition->topic, partition->number, &low, &high, ASK_MS);
+	rd_kafka_destroy(asks);
+	return error == RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
 /* Called by librdkafka within rd_kafka_poll, once for each message that it accepted. */
 static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, void *opaque)
 {
@@ -222,11 +248,21 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	    kafka_partition_of(sink->partitions, rd_kafka_topic_name(report->rkt), report->partition);
 	bool hung = kafka_partition_hung(partition, place->sent_ms, kafka_message_ms(&sink->settings));
 
+	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
+	bool is_at_fault = false;
+
 	sink->in_flight--;
 	sink->singles_in_flight -= producer == sink->singles;
 	place->is_out = false;
+	sink->accepted += report->err == RD_KAFKA_RESP_ERR_NO_ERROR;
+	/* With a fence, the first that times out ends the transaction, and the others with it. */
+	bool is_timeout = report->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT;
+	if ((is_timeout || report->err == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) && had_it && hung &&
+	    !kafka_is_late(sink, place, report->err)) {
+		is_at_fault = kafka_suspect(sink, place) && is_timeout && leader_answers(sink, partition);
+	}
 	if (sink->settings.fence == FENCE_BROKER) {
-		kafka_transacted(sink, place, report->err, partition);
+		kafka_transacted(sink, place, report->err, is_at_fault, partition);
 		kafka_partition_heard(partition, report->err == RD_KAFKA_RESP_ERR_NO_ERROR);
 		return;
 	}
@@ -249,7 +285,6 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		kafka_finish(sink, place, report->err, SINK_WITHHELD);
 		return;
 	}
-	bool had_it = rd_kafka_message_status(report) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
 	if (kafka_is_late(sink, place, report->err) && !(had_it && hung)) {
 		tell_late(sink, partition);
 		/* While it accepts nothing, its messages leave room for others. */
@@ -258,7 +293,7 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		kafka_finish(sink, place, report->err, SINK_WITHHELD);
 		return;
 	}
-	bool alone = kafka_is_late(sink, place, report->err);
+	bool alone = is_at_fault || kafka_is_late(sink, place, report->err);
 	kafka_finish(sink, place, report->err, alone || kafka_is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
 }
 
@@ -527,9 +562,11 @@ static bool sink_send(sink *sink, sink_message *message)
 
 	replace_where_fatal(sink);
 	replace_where_narrow(sink);
-	if (place == NULL) {
+	bool is_apart = kafka_suspect_of(sink, message->event_id) != NULL;
+	if (place == NULL || ((is_apart || sink->is_apart) && (sink->in_flight > 0 || sink->is_open))) {
 		return false;
 	}
+	place->is_apart = sink->is_apart = is_apart;
 	place->message = message;
 	place->problem[0] = '\0';
 	place->order = ++sink->sends;

@@ -21,11 +21,49 @@ int64_t kafka_message_ms(const kafka_sink_settings *settings)
 	return message_ms < 1 ? 1 : message_ms;
 }
 
+suspect *kafka_suspect_of(sink *sink, const char *event_id)
+{
+	for (size_t i = 0; i < KAFKA_SUSPECTS && sink->suspect_count > 0; i++) {
+		if (strcmp(sink->suspects[i].event_id, event_id) == 0) {
+			return &sink->suspects[i];
+		}
+	}
+	return NULL;
+}
+
+bool kafka_suspect(sink *sink, const place *place)
+{
+	suspect *suspect = kafka_suspect_of(sink, place->message->event_id);
+	bool is_at_fault = suspect != NULL && place->is_apart && suspect->accepted < sink->accepted;
+
+	if (suspect == NULL) { /* the oldest makes room */
+		suspect = &sink->suspects[sink->suspect_next];
+		sink->suspect_next = (sink->suspect_next + 1) % KAFKA_SUSPECTS;
+		sink->suspect_count += suspect->event_id[0] == '\0';
+		snprintf(suspect->event_id, sizeof suspect->event_id, "%s", place->message->event_id);
+	}
+	suspect->accepted = sink->accepted;
+	return is_at_fault;
+}
+
+static void suspect_clear(sink *sink, const char *event_id)
+{
+	suspect *suspect = kafka_suspect_of(sink, event_id);
+
+	if (suspect != NULL) {
+		suspect->event_id[0] = '\0';
+		sink->suspect_count--;
+	}
+}
+
 void kafka_finish(sink *sink, place *place, rd_kafka_resp_err_t error, sink_verdict verdict)
 {
 	place->error = error;
 	place->verdict = verdict;
 	place->next = NULL;
+	if (verdict == SINK_DELIVERED || verdict == SINK_REFUSED) {
+		suspect_clear(sink, place->message->event_id);
+	}
 	*sink->finished_end = place;
 	sink->finished_end = &place->next;
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "event.h"
 #include "kafka.h"
 #include "kafka_partitions.h"
 #include "sink.h"
@@ -28,7 +29,8 @@ typedef struct kafka_sink_settings {
 enum {
 	KAFKA_IN_FLIGHT_MAX = 16384,
 	KAFKA_TOPIC_BYTES = 250,
-	KAFKA_NARROW_TOPICS = 32
+	KAFKA_NARROW_TOPICS = 32,
+	KAFKA_SUSPECTS = 64
 };
 
 /* A message that librdkafka has, and its result. */
@@ -39,6 +41,7 @@ typedef struct place {
 	int64_t again_ms; /* how long it was withheld; -1: it was not */
 	bool is_out;      /* librdkafka has it */
 	bool is_single;   /* it is a batch of one message */
+	bool is_apart;    /* librdkafka has had no other meanwhile */
 	rd_kafka_resp_err_t error;
 	sink_verdict verdict;
 	char problem[BROKER_PROBLEM_BYTES]; /* if librdkafka's text of the error does not say it */
@@ -51,6 +54,12 @@ typedef enum transaction_end {
 	END_COMMIT,
 	END_ABORT
 } transaction_end;
+
+/* An event on which Kafka hung while it accepted no other. */
+typedef struct suspect {
+	char event_id[EVENT_ID_BYTES]; /* "": none */
+	uint64_t accepted;             /* how many messages Kafka had accepted then */
+} suspect;
 
 /* A topic that has refused a batch. */
 typedef struct narrow_topic {
@@ -76,6 +85,10 @@ struct sink {
 	uint64_t sends;
 	uint64_t delivered_order[2]; /* the last delivered message, in batches and single ones */
 	kafka_partitions *partitions;
+	uint64_t accepted; /* messages that Kafka has accepted */
+	suspect suspects[KAFKA_SUSPECTS];
+	size_t suspect_count, suspect_next;
+	bool is_apart; /* the message that it has is a suspect: it accepts no other */
 	/* with fence = broker */
 	int64_t permit_ms;
 	bool is_wanted;         /* there are messages to send, so the turn may begin */
@@ -112,6 +125,13 @@ bool kafka_is_of_batch(rd_kafka_resp_err_t error);
 bool kafka_is_fence(rd_kafka_resp_err_t error);
 /* It timed out, although Kafka is there: it has accepted later ones. */
 bool kafka_is_late(const sink *sink, const place *place, rd_kafka_resp_err_t error);
+/*
+ * Kafka hung on this message, and accepted no other meanwhile. True: it also hung on it before, has
+ * accepted others since, and had no other message now.
+ */
+bool kafka_suspect(sink *sink, const place *place);
+/* NULL: it is not suspect. It stays suspect until it is delivered or refused. */
+suspect *kafka_suspect_of(sink *sink, const char *event_id);
 /* A batch of the topic was refused; and: was one lately? */
 void kafka_note_narrow(sink *sink, const char *topic, rd_kafka_resp_err_t error);
 bool kafka_is_narrow(sink *sink, const char *topic);
@@ -119,9 +139,10 @@ bool kafka_is_narrow(sink *sink, const char *topic);
 /* ---- kafka_transactions.c */
 /*
  * librdkafka has reported a message: the transaction's end decides its result, or it makes the
- * transaction fail.
+ * transaction fail. is_at_fault: kafka_suspect has said so.
  */
-void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const kafka_partition *partition);
+void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, bool is_at_fault,
+                      const kafka_partition *partition);
 /* Its producer has ended, and the transaction with it. */
 void kafka_turn_ended(sink *sink);
 /* Opens a transaction if none is open; *is_full: not possible now. */

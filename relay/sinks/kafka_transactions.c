@@ -9,7 +9,8 @@
 
 #define STEP_MS 1000
 
-void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const kafka_partition *partition)
+void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, bool is_at_fault,
+                      const kafka_partition *partition)
 {
 	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
 	/*
@@ -26,7 +27,7 @@ void kafka_transacted(sink *sink, place *place, rd_kafka_resp_err_t error, const
 		kafka_finish(sink, place, error, SINK_WITHHELD);
 		return;
 	}
-	if (alone || kafka_is_refusal(error)) {
+	if (alone || is_at_fault || kafka_is_refusal(error)) {
 		sink->is_guilty = true;
 		kafka_finish(sink, place, error, SINK_REFUSED);
 		return;

@@ -100,7 +100,7 @@ def test_sql_in_a_c_string_is_found_and_what_begins_or_ends_a_transaction_is_non
     ("clients/node/test/effects.test.js::an effect that ends nothing", False),
 ])  # fmt: skip
 def test_a_test_that_a_document_names_is_looked_for(check_files, name, is_there):
-    check_files.check_claims("docs/security.md", f"| it cannot | because | `{name}` |")
+    check_files.check_claims("docs/why/threat-model.md", f"| it cannot | because | `{name}` |")
     assert (check_files.problems == []) is is_there
 
 

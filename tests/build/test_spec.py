@@ -89,7 +89,7 @@ def test_a_name_of_a_span_that_is_written_by_hand_is_found(copy, file, old, new)
 
 
 def test_each_row_is_in_the_reference_with_its_whole_hint():
-    page = (ROOT / "docs/sql.md").read_text()
+    page = (ROOT / "docs/reference/sql.md").read_text()
     for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items():
         assert f"| {code} | {row['name']} | {'yes' if row['retry'] else 'no'} | {row['message']} | {row['hint']} |" in page
 

@@ -77,7 +77,7 @@ def stored(db):
 
 
 def place(connection, thing, step, roll_back=False):
-    """A step of a thing, whose row is locked before the event, as docs/events.md asks."""
+    """A step of a thing, whose row is locked before the event, as docs/start/outbox.md asks."""
     run(connection, "BEGIN")
     run(connection, "INSERT INTO thing VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET step = excluded.step", thing, step)
     run(connection, "SELECT once.emit('thing.changed', jsonb_build_object('step', %s), 'thing', %s)", step, str(thing))

@@ -185,6 +185,21 @@ def test_a_day_stays_while_the_engine_is_down_and_goes_when_it_has_passed_it(ser
     end(db)
 
 
+def test_a_connector_uses_the_slot_that_was_made_before_it_and_reads_the_table_first(server):
+    """As the page has it: the slot is made and registered, then the connector starts."""
+    db, door = published(server), Door(server)
+    before = emit(db.connect(), "a")
+    db.execute(block("sql", "SELECT pg_create_logical_replication_slot"))
+    between = emit(db.connect(), "a")
+    with engine(db, door) as connector:
+        has_sent(connector, [before, between], "what was there before")
+        has_sent(connector, [emit(db.connect(), "a")], "what came afterwards")
+        passed(db, connector)
+        assert [row.slot_name for row in db.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")] == [SLOT]
+        assert db.rows("SELECT 1 FROM once.outbox_summary() WHERE state = 'pending'") == []
+    end(db)
+
+
 def test_a_quiet_outbox_is_passed_by_the_heartbeat(server):
     """No event comes, and others write: without it the slot would stand, keep WAL, and hold days."""
     db, door = published(server), Door(server)

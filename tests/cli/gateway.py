@@ -45,7 +45,7 @@ class Gateway:
         return self
 
     def start_edited(self, *lines):
-        """nginx alone, as docs/gateway.md says: on what --print-config prints, with these directives of the location in it."""
+        """nginx alone, as docs/reference/gateway.md says: on what --print-config prints, with these directives of the location in it."""
         place = self.directory / "edited"
         place.mkdir(mode=0o711)
         printed = subprocess.run(self.words("--dir", str(place), "--print-config"), capture_output=True, text=True, check=True, env=self.environment).stdout

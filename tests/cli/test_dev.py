@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce dev: a private server that comes up, goes down, and comes up again after every kind of end; for root and for others."""
+import http.client
 import json
 import os
 import pathlib
@@ -359,3 +360,65 @@ def test_an_ordinary_users_data_is_served_as_that_user_by_root():
     finally:
         clean_up(made)
         shutil.rmtree(parent)
+
+
+# ---- the web console
+
+
+def ask(address, **headers):
+    """(status, headers, text) of a GET; address: http://HOST:PORT/PATH."""
+    _, _, host, path = address.split("/", 3)
+    connection = http.client.HTTPConnection(host, timeout=60)
+    try:
+        connection.request("GET", "/" + path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_it_starts_the_console_and_prints_an_address_that_opens_it(dev):
+    told = dev("--detach")
+    assert told.returncode == 0, told.stderr
+    (address,) = re.findall(r"^The console: (http://127\.0\.0\.1:\d+/\?access=[0-9a-f]{48})$", told.stdout, re.M)
+    assert dev.status()["console"] == address
+    status, headers, _ = ask(address)
+    assert (status, headers["Location"]) == (303, "/") and "HttpOnly" in headers["Set-Cookie"]
+    status, _, text = ask(address.split("?")[0], Cookie=headers["Set-Cookie"].split(";")[0])
+    assert status == 200 and "<h1>Overview</h1>" in text and "Decisions are not allowed here" not in text
+    assert dev("--detach").stdout == told.stdout, "the same one"
+    assert dev("--stop").returncode == 0
+    with pytest.raises(OSError):
+        ask(address)
+
+
+def test_without_the_key_the_console_of_dev_shows_nothing(dev):
+    dev("--detach")
+    address = dev.status()["console"].split("?")[0]
+    for path, cookie in (("", ""), ("?access=" + "0" * 48, ""), ("find?q=x", "pgonce_access_00000000=" + "0" * 48), ("doubts", "pgonce_access_=")):
+        status, headers, text = ask(address + path, Cookie=cookie)
+        assert status == 403 and "access" not in headers.get("Set-Cookie", "") and "app" not in text, path
+    assert stat.S_IMODE(os.stat(dev.directory / "console").st_mode) == 0o600
+
+
+def test_the_console_ends_with_dev_and_another_dev_has_another_port(dev):
+    process, told = dev.foreground()
+    with tempfile.TemporaryDirectory(prefix="pgonce-dev-", dir=in_memory()) as other:
+        os.chmod(other, 0o777)
+        second = Dev(pathlib.Path(other) / ".pgonce", bool(dev.copy))
+        try:
+            assert second("--detach").returncode == 0
+            addresses = [each.status()["console"] for each in (dev, second)]
+            assert len({address.split("?")[0] for address in addresses}) == 2
+            assert [ask(address)[0] for address in addresses] == [303, 303]
+        finally:
+            clean_up(second)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    with pytest.raises(OSError):
+        ask(addresses[0])
+
+
+def test_dev_without_the_console(dev):
+    told = dev("--detach", "--no-console")
+    assert told.returncode == 0 and "console" not in told.stdout and dev.status()["console"] is None

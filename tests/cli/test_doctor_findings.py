@@ -71,7 +71,7 @@ HARMS = {
         ("keeper", "failed", "INSERT INTO once.keeper_step (step, last_started, last_success) SELECT 'days', at, at FROM (SELECT now()"
          " - interval '2 days' AS at) AS t"),
         ("keeper clock", "warning", "INSERT INTO once.clock (read_at, unsteady_since, why) VALUES (now(), now(), 'it leapt')"),
-        ("relays of another cluster", "failed", RELAY.format("'1'")),
+        ("foreign relays", "failed", RELAY.format("'1'")),
         ("messages behind", "warning", PARKED_MESSAGE.format("waiting")),
         ("keys of each attempt", "warning", COUNTED.format(10000, "new")),
         ("stale intents", "warning", SWEPT.format(3, 0)),
@@ -173,7 +173,7 @@ def test_a_relay_that_works_is_well(pgonce, db):
         cursor.execute("SELECT taken FROM once_job.relay_take('shop')")
         assert cursor.fetchone()[0]
     found = checks(pgonce, 0)
-    assert {found[check]["level"] for check in ("relays running", "relays behind", "relays of another cluster", "dead events")} == {"ok"}
+    assert {found[check]["level"] for check in ("relays running", "relays behind", "foreign relays", "dead events")} == {"ok"}
     relay.close()
     wait_until(lambda: checks(pgonce, 0)["relays running"]["level"] == "warning", "the relay's lock to be gone")
 

@@ -117,7 +117,7 @@ def test_without_nginx_it_says_what_to_install(pgonce, tmp_path):
 
 def test_without_the_module_it_says_where_it_comes_from(pgonce, tmp_path):
     done = pgonce("gateway", *UPSTREAM, "--module", tmp_path / "module.so")
-    assert done.returncode == 1 and b"there is no module at" in done.stderr and b"hint: build it (make)" in done.stderr
+    assert done.returncode == 1 and b"there is no module at" in done.stderr and b"hint: install it (the package libnginx-mod-http-once, or make install)" in done.stderr
 
 
 def test_a_command_alone_finds_no_module(db):
@@ -357,7 +357,7 @@ def test_without_a_database_it_starts_closed_unless_edited_and_protects_when_tha
 def test_what_is_a_directive_alone_is_refused_and_the_error_says_where_to_write_it(option):
     done = print_config(*UPSTREAM, option, "1")
     assert done.returncode == 2 and done.stdout == b"" and f"unknown option {option}\n" in done.stderr.decode()
-    assert b"hint: other settings are directives of nginx" in done.stderr and b"--print-config" in done.stderr and b"docs/gateway.md" in done.stderr
+    assert b"hint: other settings are directives of nginx" in done.stderr and b"--print-config" in done.stderr and b"docs/reference/gateway.md" in done.stderr
 
 
 @needs_module

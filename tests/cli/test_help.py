@@ -95,6 +95,10 @@ def test_a_wrong_command_line_is_one_clear_line_and_status_2(arguments, said):
     assert said in first and hint.startswith("hint: pgonce help")
 
 
+def test_a_word_that_is_half_another_one_is_not_taken_for_a_slip():
+    assert b"did you mean" not in subprocess.run([PROGRAM, "foo"], capture_output=True, check=False).stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_that_takes_an_amount_names_its_range_and_units(offline, name):
     """Whether the unit is unknown, the number too large for the option, or for any."""

@@ -170,6 +170,28 @@ def test_newer_functions_are_refused(pgonce, db):
     refused(pgonce, db, "pgonce 1.10.0")
 
 
+@pytest.mark.parametrize("newer", [
+    "INSERT INTO once.migration (version, name, checksum, pgonce) VALUES (99, '0099_later', 'x', '9.0.0')",
+    "UPDATE once.migration SET checksum = 'x', pgonce = '1.10.0' WHERE version = 0",
+])  # fmt: skip
+def test_a_newer_contract_stays_as_it_is_and_is_no_failure_if_init_is_told_so(pgonce, db, newer):
+    db.execute(newer)
+    before = everything(db), db.rows("SELECT * FROM once.migration ORDER BY version")
+    done = pgonce("init", "--accept-newer")
+    assert (done.returncode, done.stderr) == (0, b"") and b"newer than this pgonce" in done.stdout and b"nothing was changed" in done.stdout
+    told = json.loads(pgonce("init", "--accept-newer", "--json").stdout)
+    assert told["result"] == "newer" and told["contract"] >= 1
+    assert (everything(db), db.rows("SELECT * FROM once.migration ORDER BY version")) == before
+
+
+def test_who_accepts_a_newer_contract_still_installs_and_refuses_the_rest(pgonce, bare, empty, db):
+    assert bare("init", "--accept-newer").returncode == 0 and everything(empty) == everything(db)
+    db.execute("UPDATE once.migration SET checksum = 'x' WHERE version = 1")
+    assert pgonce("init", "--accept-newer").returncode == 4
+    for other in (("--print",), ("--join", "dbname=x")):
+        assert pgonce("init", "--accept-newer", *other).returncode == 2
+
+
 def test_a_changed_migration_is_refused_by_name(pgonce, db):
     db.execute("UPDATE once.migration SET checksum = 'x' WHERE version = 1")
     refused(pgonce, db, "migration 1 (tables)", "another checksum")

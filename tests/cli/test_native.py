@@ -4,12 +4,15 @@
 Broken on purpose and seen to fail: without the lock of installations (SQL_INSTALL_LOCK in native.c) test_inits_at_once_all_have_it fails."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from harness.extension import extended_server
 from harness.native import library
-from harness.postgres import wait_until
+from harness.postgres import ROOT, wait_until
+from harness.release import VERSION
 
 from .command import Command, ends
 from .test_doctor import checks
@@ -41,22 +44,22 @@ def found(command, status=0):
 
 def test_init_installs_it_once(bare, empty):
     assert json.loads(bare("init", "--json").stdout)["native"] is True
-    assert installed(empty) == [("1.0.0",)]
+    assert installed(empty) == [(VERSION,)]
     again = bare("init", "--json")
     assert json.loads(again.stdout)["native"] is True and again.stderr == b""
-    assert found(bare) == ("ok", "C: pgonce_native 1.0.0")
+    assert found(bare) == ("ok", f"C: pgonce_native {VERSION}")
 
 
 def test_without_it_sql_answers(bare, empty):
     assert json.loads(bare("init", "--no-native", "--json").stdout)["native"] is False
     assert installed(empty) == []
-    assert found(bare) == ("ok", "SQL; this server also has pgonce_native 1.0.0")
+    assert found(bare) == ("ok", f"SQL; this server also has pgonce_native {VERSION}")
 
 
 def test_it_is_added_to_a_contract_that_was_there_and_taken_out_again(bare, empty):
     bare("init", "--no-native")
     bare("init")
-    assert found(bare)[1] == "C: pgonce_native 1.0.0"
+    assert found(bare)[1] == f"C: pgonce_native {VERSION}"
     empty.execute("DROP EXTENSION pgonce_native")
     assert found(bare)[1].startswith("SQL; ")
     assert empty.value("SELECT (once.start('s', 'k', '\\x00000000000000000000000000000000')).verdict") == "proceed"
@@ -95,9 +98,28 @@ def test_inits_at_once_all_have_it(bare, empty):
 def test_another_version_is_found(bare, empty):
     bare("init")
     empty.execute("UPDATE pg_extension SET extversion = '0.9.0' WHERE extname = 'pgonce_native'")
-    assert found(bare, 1) == ("failed", "the database has pgonce_native 0.9.0, the server's files are of 1.0.0")
+    assert found(bare, 1) == ("failed", f"the database has pgonce_native 0.9.0, the server's files are of {VERSION}")
     done = bare("init")  # there is no path from there
     assert done.returncode == 0 and b"pgonce_native is left out" in done.stderr
+
+
+def test_init_follows_the_update_of_an_earlier_release(bare, empty, equipped):
+    bare("init")
+    for function in ("once_native.answered()", "once_native.salt(internal)"):  # as if this release had brought them
+        empty.execute(f"ALTER EXTENSION pgonce_native DROP FUNCTION {function}; DROP FUNCTION {function}")
+    empty.execute("UPDATE pg_extension SET extversion = '0.9.0' WHERE extname = 'pgonce_native'")
+    made = subprocess.run([sys.executable, ROOT / "tools/contract.py", "native", VERSION], capture_output=True, text=True, check=True, timeout=60)
+    path = equipped.extensions / f"pgonce_native--0.9.0--{VERSION}.sql"
+    path.write_text(made.stdout)
+    path.chmod(0o644)
+    try:
+        done = bare("init")
+    finally:
+        path.unlink()
+    assert done.returncode == 0 and done.stderr == b"" and installed(empty) == [(VERSION,)]
+    assert found(bare) == ("ok", f"C: pgonce_native {VERSION}") and empty.value("SELECT once_native.answered()") >= 0
+    empty.execute("DROP EXTENSION pgonce_native")
+    assert empty.value("SELECT to_regnamespace('once_native')") is None, "all of it belongs to the extension"
 
 
 def test_a_contract_that_it_was_not_made_for_is_found(bare, empty):
@@ -109,12 +131,12 @@ def test_a_contract_that_it_was_not_made_for_is_found(bare, empty):
 
 # What an administrator may add to the contract's tables, which C then leaves to SQL; what takes it back; and what is said of it.
 CHANGES = [
-    ("CREATE INDEX more ON once.intent (owner)", "DROP INDEX once.more", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has 2 indexes, but the contract's has one"),
-    ("ALTER TABLE once.intent ADD note text", "ALTER TABLE once.intent DROP note", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has the column note, which the contract lacks or defines differently"),
+    ("CREATE INDEX more ON once.intent (owner)", "DROP INDEX once.more", f"SQL, though pgonce_native {VERSION} is here: intent_d0 has 2 indexes, but the contract's has one"),
+    ("ALTER TABLE once.intent ADD note text", "ALTER TABLE once.intent DROP note", f"SQL, though pgonce_native {VERSION} is here: intent_d0 has the column note, which the contract lacks or defines differently"),
     ("CREATE TRIGGER more AFTER INSERT ON once.intent FOR EACH ROW EXECUTE FUNCTION public.more()", "DROP TRIGGER more ON once.intent",
-     "SQL, though pgonce_native 1.0.0 is here: intent has a trigger, a rule or row security"),
-    ("CREATE INDEX more ON once.outbox (aggregate_id)", "DROP INDEX once.more", "C: pgonce_native 1.0.0, but SQL for once.emit: outbox_d"),
-    ("ALTER DATABASE {database} SET once.native = off", "ALTER DATABASE {database} RESET once.native", "SQL, though pgonce_native 1.0.0 is here: once.native is off"),
+     f"SQL, though pgonce_native {VERSION} is here: intent has a trigger, a rule or row security"),
+    ("CREATE INDEX more ON once.outbox (aggregate_id)", "DROP INDEX once.more", f"C: pgonce_native {VERSION}, but SQL for once.emit: outbox_d"),
+    ("ALTER DATABASE {database} SET once.native = off", "ALTER DATABASE {database} RESET once.native", f"SQL, though pgonce_native {VERSION} is here: once.native is off"),
 ]
 
 
@@ -128,7 +150,7 @@ def test_what_keeps_it_from_answering_is_named(bare, empty, change, back, said):
     call = "SELECT once.emit('t', '1')" if "emit" in said else "SELECT once.claim('s', gen_random_uuid()::text, '\\x00000000000000000000000000000000')"
     assert answered_by_c(empty, call) == 0  # so it is
     empty.execute(back.format(database=empty.name))
-    assert found(bare) == ("ok", "C: pgonce_native 1.0.0")
+    assert found(bare) == ("ok", f"C: pgonce_native {VERSION}")
     assert answered_by_c(empty, call) == 1
 
 

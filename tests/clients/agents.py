@@ -23,6 +23,7 @@ LANGUAGES = json.loads((ROOT / "tools/languages.json").read_text())
 DOORS = {language: facts["served"] for language, facts in LANGUAGES.items()}
 PATIENCE_S = 300  # a virtual machine that starts, on a machine that has much to do
 LONG = 12  # of a key: shorter ones may be words of a message
+BOTH = ("faults", "nodes")  # files with cases of calls, and with cases of requests
 PLAIN = ("hold", "unhold", "sql")  # steps that are no client's
 
 
@@ -30,10 +31,10 @@ def ways(file):
     """(language, driver, framework or None, case) of all that runs a file."""
     for language, drivers in DOORS.items():
         for driver, frameworks in drivers.items():
-            for framework in (None,) if file == "sql" else (None, *frameworks) if file == "faults" else frameworks:
+            for framework in (None,) if file == "sql" else (None, *frameworks) if file in BOTH else frameworks:
                 wanted = of_door(file, "client", language, framework or driver)
-                # A case of faults has requests if it has a service.
-                yield from ((language, driver, framework, case) for case in wanted if file != "faults" or ("service" in case) == (framework is not None))
+                # Such a case has requests if it has a service.
+                yield from ((language, driver, framework, case) for case in wanted if file not in BOTH or ("service" in case) == (framework is not None))
 
 
 def name_of(way):

@@ -3,10 +3,11 @@
 the steps that are for it."""
 
 import pathlib
+import threading
 import time
 
 from harness.broker import free_port
-from harness.proxy import Proxy
+from harness.proxy import Proxy, Rule
 
 PATIENCE_S = 60
 # A moment: the text of the message that the client sends then, where it is not another one's.
@@ -21,6 +22,7 @@ SPELT = {
     **{f"sqlalchemy-{driver}": MADE_BY_COMMIT for driver in ("psycopg", "psycopg2", "async-psycopg", "async-asyncpg")},
 }
 THEIRS = "FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> 'driver'"
+WAITING = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 OPEN, IDLE = f"{THEIRS} AND xact_start IS NOT NULL", f"{THEIRS} AND xact_start IS NULL"
 
 
@@ -38,11 +40,19 @@ class Forwarder(Proxy):
         super().__init__(Target(said), tcp=free_port())
         self.target = f"{said['socket']}/.s.PGSQL.{said['port']}"
 
+    def notice(self, text):
+        """The message passes; it is only noticed."""
+        return self._add(Rule("frontend", "pass", text.encode()))
+
     def heal(self):
         with self.lock:
+            for rule in self.rules:
+                if rule.action == "pass":
+                    rule.fired.set()
             self.rules.clear()
         self.thaw()
         self.back()
+        self.takes_cancels = True
 
 
 def until(condition, what):
@@ -76,6 +86,33 @@ class Faults:
 
     def lose_answer(self, step):
         self.lose(step, "lose_answer")
+
+    def lose_at_work(self, step):
+        def ready():
+            observer = self.database.connect()
+            with observer.cursor() as cursor:
+
+                def waits():
+                    cursor.execute(WAITING)
+                    return cursor.fetchone()[0]
+
+                until(waits, "the server waits for a lock")
+            observer.close()
+
+        self.forwarder.takes_cancels = False  # pgx sends one when it loses a connection
+        self.rules.append((self.forwarder.lose_at_work(self.texts.get(step["of"], step["of"]), ready), step))
+
+    def hold(self, step):
+        holder = self.database.connect(autocommit=False)
+        holder.cursor().execute("LOCK TABLE once.intent IN SHARE MODE")
+        *_, last = [self.forwarder.notice(self.texts.get(step["of"], step["of"])) for _ in range(step["times"])]
+        self.rules.append((last, step))
+
+        def release():
+            last.fired.wait(PATIENCE_S)
+            holder.close()
+
+        threading.Thread(target=release, daemon=True).start()
 
     def heal(self, _step):
         self.forwarder.heal()

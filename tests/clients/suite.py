@@ -22,8 +22,8 @@ VERDICTS = {verdict: row["code"] for verdict, row in json.loads((ROOT / "spec/ve
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database", "mode"}
 # What a middleware rolls back for: the default of `release`.
 ROLLED_BACK = [*json.loads((ROOT / "spec/statuses.json").read_text())["rolled_back"]["statuses"], 503]
-CASE = {"name", "about", "doors", "arrange", "steps", "rows", "location", "service", "runs", "effects"}
-SERVICE = {"status", "headers", "text", "base64", "repeat", "count", "effect", "pieces", "hold", "throw"}
+CASE = {"name", "about", "doors", "arrange", "steps", "rows", "location", "service", "runs", "effects", "nodes", "router"}
+SERVICE = {"status", "headers", "text", "base64", "repeat", "count", "effect", "pieces", "hold", "throw", "behind"}
 REQUEST = {"door", "method", "target", "host", "key", "headers", "body", "expect", "background", "join", "release", "sql"}
 
 

@@ -15,6 +15,7 @@ from torture import languages
 
 from .agents import Agent, AgentCalls, AgentRequests, Server, name_of, ways
 from .faults import Faults, Forwarder
+from .nodes import NodeCalls, Nodes, Sent
 from .suite import Plain, assert_rows
 
 WANTED = os.environ.get("PGONCE_CLIENT_DOORS", "").split(",")
@@ -39,6 +40,13 @@ def server():
 def forwarder(server):
     with Forwarder(server.said) as forwarder:
         yield forwarder
+
+
+@pytest.fixture(scope="module")
+def nodes(server):
+    nodes = Nodes(server)
+    yield nodes
+    nodes.close_all()
 
 
 class Agents:
@@ -76,7 +84,7 @@ def agents(server, forwarder, tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def results():
-    """What was found, for the matrix in docs/clients.md."""
+    """What was found, for the matrix in docs/reference/clients.md."""
     yield
     folder = os.environ.get("PGONCE_CONFORMANCE_RESULTS")
     for language, found in RESULTS.items() if folder else ():
@@ -174,4 +182,37 @@ def test_fault_case(agent, way, forwarder):
         runs = requests.stop() if requests else None
     assert runs == case.get("runs", runs)
     effects_of(agent, case)
+    finished(agent, case, calls)
+
+
+@by_way("nodes")
+def test_nodes_case(agent, way, nodes):
+    language, driver, framework, case = way
+
+    def step(each):
+        sent = Sent(nodes, language, driver)
+        if "slot" in each:
+            nodes.slot(each)
+        elif "node" in each:
+            nodes.node(each)
+        elif "call" in each:
+            calls.step(each)
+        else:
+            requests.step({name: value for name, value in each.items() if name != "sent"})
+        sent.check(each)
+
+    nodes.reset()
+    agent.call("nodes", dsns=nodes.addresses(case.get("nodes", ["A", "B"])), router=case.get("router", "nodes"))
+    calls = NodeCalls(agent, nodes, case, step)
+    requests = AgentRequests(agent, framework, case) if framework else None
+    runs = None
+    try:
+        for each in case["steps"]:
+            step(each)
+        nodes.join()
+    finally:
+        runs = requests.stop() if requests else None
+    assert runs == case.get("runs", runs)
+    for name, effects in case["effects"].items():
+        assert nodes[name].database.value("SELECT count(*)::int FROM effect WHERE key = %s", case["name"]) == effects, name
     finished(agent, case, calls)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The suite of the clients (spec/cases), run against plain SQL and the gateway: a case that expects anything else is wrong. And what the suite says of
-itself: its problem documents are the gateway's, its matrix is docs/clients.md."""
+itself: its problem documents are the gateway's, its matrix is docs/reference/clients.md."""
 
 import json
 import re
@@ -83,7 +83,7 @@ def test_a_retry_through_another_door_gets_the_same_bytes(database, doors, case)
 
 
 def test_names_of_cases_are_keys_and_no_two_share_one():
-    names = [case["name"] for file in ("sql", "http", "cross", "faults") for case in cases(file)]
+    names = [case["name"] for file in ("sql", "http", "cross", "faults", "nodes") for case in cases(file)]
     assert all(re.fullmatch(r"[a-z0-9-]{3,60}", name) for name in names)
     assert len(set(names)) == len(names)
 
@@ -91,7 +91,7 @@ def test_names_of_cases_are_keys_and_no_two_share_one():
 def test_a_case_names_no_door_that_nobody_is():
     known = {"client", "gateway", "sql", *clients_matrix.CLIENTS, *(way for ways in clients_matrix.WAYS.values() for way in ways)}
     known |= {driver for drivers in DOORS.values() for driver in drivers}
-    for file in ("sql", "http", "cross", "faults"):
+    for file in ("sql", "http", "cross", "faults", "nodes"):
         for case in cases(file):
             assert set(case.get("doors", [])) <= known, case["name"]
 

@@ -9,7 +9,7 @@ from . import mutations
 from .agents import name_of, ways
 
 EACH = [(language, each) for language, some in mutations.MUTATIONS.items() for each in some]
-WAYS = {name_of(way) for file in ("sql", "http", "cross", "faults") for way in ways(file)}
+WAYS = {name_of(way) for file in ("sql", "http", "cross", "faults", "nodes") for way in ways(file)}
 
 
 @pytest.mark.parametrize(("language", "each"), EACH, ids=[f"{language}-{each.guarantee}-{i}" for i, (language, each) in enumerate(EACH)])

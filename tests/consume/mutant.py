@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 
-from harness.mutation import replaced
+from harness.mutation import including, replaced
 from harness.nginx import BUILD
 from harness.postgres import ROOT, clean_environment, private_directory
 
@@ -36,7 +36,7 @@ def mutant(name, *pieces):
         compiled[-1] = str(source)
         for option, value in (("-o", part), ("-MF", directory / "part.d")):
             compiled[compiled.index(option) + 1] = str(value)
-        run([compiled[0], f"-I{ROOT / 'consume'}", *compiled[1:]])
+        run(including(ROOT / "consume", compiled))
         # What it defines is not looked for in the archive any more.
         at = linked.index("-o")
         linked[at + 1] = str(program)

@@ -170,7 +170,12 @@ def hold_days(db):
 
 
 def in_threads(functions, patience_s=60):
-    """Runs all at once and returns their results in order; an exception of one is raised here."""
+    """Runs all at once and returns their results in order; the first exception of one is raised here, even if another then waits in vain."""
     with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
         futures = [pool.submit(function) for function in functions]
-        return [future.result(patience_s) for future in futures]
+        ended, running = concurrent.futures.wait(futures, patience_s, concurrent.futures.FIRST_EXCEPTION)
+        for future in ended:
+            future.result()
+        if running:
+            raise TimeoutError(f"{len(running)} of {len(functions)} still run after {patience_s} s")
+        return [future.result() for future in futures]

@@ -8,6 +8,7 @@ LOGINS = {
     "bound": "once_tenant",
     "bound_elsewhere": "once_tenant",
     "reader": "once_reader",
+    "support": "once_support",
     "admin": "once_admin",
     "relay": "once_relay",
     "consumer": "once_consumer",
@@ -39,6 +40,12 @@ TENANT_CALLS = {
     "resolve": "once.resolve('s', 'k', 'succeeded', 'why', tenant => %(tenant)s)",
     "resolve_many": "once.resolve_many('s', 'succeeded', 'why', tenant => %(tenant)s)",
     "find": "once.find(%(tenant)s)",
+    "doubts_part": "once.doubts_part(%(tenant)s)",
+    "ask": "once.ask('s', 'k', %(tenant)s)",
+    "resolve_seen": "once.resolve_seen('s', 'k', 1, 'in_doubt', 'succeeded', 'why', tenant => %(tenant)s, dry_run => false)",
+    "outline": "once.outline('s', 'k', %(tenant)s, true)",
+    "parked_outline": "once.parked_outline('k', 's', %(tenant)s)",
+    "find_part": "once.find_part('k', %(tenant)s)",
     "salt": "once.salt(%(tenant)s)",
     "fingerprint": (
         "once.fingerprint('{}'::jsonb, %(tenant)s) AS a, once.fingerprint('a'::bytea, %(tenant)s) AS b,"
@@ -98,7 +105,7 @@ def run(connection, query, values=None):
 def grant_everything_tenant_bound(db):
     """Even a bound role that was granted more than once_tenant stays bound."""
     db.execute(
-        "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, text,"
+        "GRANT EXECUTE ON FUNCTION once.find, once.find_part, once.doubts_part, once.ask, once.outline, once.parked_outline, once.resolve_seen, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, text,"
         " jsonb, anynonarray, jsonb, text, text, text, text, text), once.parked_list, once.parked_show, once.parked_retry, once.parked_discard"
         ", once.resolve_many, once.parked_retry_many, once.parked_discard_many, once_job.message_park, once_job.message_due, once_job.message_applied"
         ", once_job.message_look, once_job.message_count, once_job.consumer_remembers TO bound, bound_elsewhere;"

@@ -19,7 +19,7 @@ from .calls import DAY_MS, PRINT, Once, let_lease_pass, now_ms, refused, run, up
 from .keeping import Keeper
 from .relaying import Relay, emit, ids, parking
 from .test_receive_many import park, receive_many
-from .test_upgrade import Next
+from .upgrading import Next
 
 COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
 OWNERS = ("postgres", "plain_owner")
@@ -241,10 +241,12 @@ def finish(connection, key, scope="orders", tenant="", **more):
     )
 
 
-def in_use(server, how, owner):
-    """A database in use, and what the tests ask of its copy, besides that it holds the same."""
+def in_use(server, how, owner, contract=None):
+    """A database in use, and what the tests ask of its copy, besides that it holds the same. contract: SQL that installs it, if not that of today."""
     db = server.empty_database(owner)
-    if how == "script":
+    if contract is not None:
+        run(db.connect(owner), contract)
+    elif how == "script":
         db.install(owner)
     else:
         connection = db.connect(owner)
@@ -490,7 +492,7 @@ def over_a_dropped_database(run_, restored, dump):
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("way", [over_what_is_there, over_a_dropped_schema, over_a_dropped_database])
 def test_a_database_is_restored_over_an_earlier_copy(cluster, sources, tmp_path, way, owner):
-    """As docs/operations.md says: in each way all of it comes back; where partitions are in the way it is not said quietly."""
+    """As docs/how/failover.md says: in each way all of it comes back; where partitions are in the way it is not said quietly."""
     old = sources("script", owner)
     restored = cluster.empty_database(owner)
     programs = Programs(cluster, owner)

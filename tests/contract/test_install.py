@@ -141,7 +141,7 @@ def test_an_ordinary_owner_without_createrole_installs_it_where_no_role_exists_a
         run(admin, "CREATE ROLE plain_owner LOGIN NOCREATEROLE NOCREATEDB NOSUPERUSER")
         db = server.empty_database("plain_owner")
         notices = db.install("plain_owner")
-        for role in ("once_app", "once_tenant", "once_relay", "once_keeper", "once_reader", "once_admin"):
+        for role in ("once_app", "once_tenant", "once_relay", "once_keeper", "once_support", "once_reader", "once_admin"):
             assert sum(f"role {role} is missing" in notice for notice in notices) == 1
         works(db, "plain_owner")
         assert db.value("SELECT count(*) FROM pg_roles WHERE rolname LIKE 'once%%'") == 0

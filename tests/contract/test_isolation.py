@@ -47,7 +47,7 @@ def two_at_a_time(db, level, keys):
 
 
 def test_serializable_ends_in_40001_for_other_keys_too_where_they_are_neighbours_and_lower_levels_do_not(db):
-    """docs/concepts.md says so, and what to use instead: PostgreSQL remembers what was looked for by the page of an index."""
+    """docs/why/concepts.md says so, and what to use instead: PostgreSQL remembers what was looked for by the page of an index."""
     now = now_ms(db)
     for number, level in enumerate(("READ COMMITTED", "REPEATABLE READ")):
         assert two_at_a_time(db, level, [uuid7(now, 2 * number), uuid7(now, 2 * number + 1)]) == [None, None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A clock that leaps between the keeper's look at it and its use of it: the model of the protocol found this (docs/model.md, clock_read_twice)."""
+"""A clock that leaps between the keeper's look at it and its use of it: the model of the protocol found this (model/README.md, clock_read_twice)."""
 import pytest
 
 from .calls import Once

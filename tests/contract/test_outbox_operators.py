@@ -406,7 +406,7 @@ def test_a_relay_of_another_cluster_is_shown_as_such(db):
     db.execute("UPDATE once.relay SET written_by = '1'")
     assert db.rows("SELECT * FROM once.parked_list(state => 'pending')") == []
     assert [(row.relay, row.state) for row in db.rows("SELECT * FROM once.outbox_summary()")] == [
-        ("r", "of another cluster")
+        ("r", "foreign")
     ]
-    assert db.value("SELECT once.parked_show(%s::text)", event.event_id)["relays"][0]["state"] == "of another cluster"
+    assert db.value("SELECT once.parked_show(%s::text)", event.event_id)["relays"][0]["state"] == "foreign"
     assert relay.taken

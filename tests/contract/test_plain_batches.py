@@ -49,7 +49,7 @@ def tables(db, connection):
 # How many statements each may take at most: of undated keys, of keys of one day.
 BATCHES = {
     "claim_many": (lambda once, keys: once.claim_many(key=keys, lease=LEASE, alone=True), 2, 2),
-    "complete_many": (lambda once, keys: once.complete_many(key=keys, fence=[1] * len(keys), response_body=[b"a"] * len(keys)), 1, 2),
+    "complete_many": (lambda once, keys: once.complete_many(key=keys, fence=[1] * len(keys), response_body=[b"a"] * len(keys)), 1, 1),
     "fail_many": (lambda once, keys: once.fail_many(key=keys, fence=[1] * len(keys), retryable=[True] * len(keys)), 2, 3),
     "receive_many": (lambda once, keys: receive_many(once.connection, keys, birthdays=True), 2, 2),
     "receive_many, opaque": (lambda once, keys: receive_many(once.connection, keys), 2, 3),
@@ -86,6 +86,16 @@ def test_a_plain_batch_of_undated_keys_locks_their_table_alone(db, batch):
         connection.rollback()
         call(once, keys_of(db, False, 3, 3 * number if batch in ("complete_many", "fail_many") else 10 + 3 * number))
     assert tables(db, connection) == {"intent_d0"}
+
+
+@pytest.mark.parametrize("size", [4000, 4001, 10000])
+@pytest.mark.parametrize("batch", ["claim_many", "receive_many"])
+def test_the_longest_keys_are_taken_in_the_largest_batch(db, batch, size):
+    connection = db.connect(isolation="READ COMMITTED")
+    keys = [f"k{number:0>254}" for number in range(size)]
+    for verdict in ({"claim_many": "new_claim", "receive_many": "process"}[batch], {"claim_many": "processing_active", "receive_many": "duplicate"}[batch]):
+        said = BATCHES[batch][0](Once(connection), keys)
+        assert [getattr(row, "verdict", row) for row in said] == [verdict] * size
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
@@ -213,6 +223,18 @@ def test_a_batch_whose_day_is_closed_before_it_inserts_is_to_try_again(db, batch
     assert told == ["P4041"] * 2 if batch == "receive_many" else {row.verdict for row in told} == {"expired"}
 
 
+def test_a_batch_of_today_whose_day_ends_before_it_inserts_keeps_its_day(db):
+    keys = keys_of(db, True)
+    db.execute(
+        "CREATE OR REPLACE FUNCTION once._is_today(bucket integer) RETURNS boolean LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM once._set_today(bucket + 1); RETURN true; END'"
+    )
+    once = Once(db.connect())
+    assert {row.verdict for row in once.claim_many(key=keys)} == {"new_claim"}
+    assert db.value("SELECT count(*) FROM once.intent WHERE bucket = once._bucket(key)") == 3
+    assert {row.verdict for row in once.claim_many(key=keys)} == {"processing_active"}
+
+
 def test_a_batch_of_messages_beside_a_parked_one_looks_at_each(db):
     connection = db.connect()
     park(connection, "parked", "k")
@@ -244,16 +266,20 @@ def test_reports_of_undated_keys_and_of_several_days_are_stored_together(db, fir
 
 
 @pytest.mark.parametrize("uuids", [False, True], ids=["arbitrary keys", "UUIDv7 keys"])
-def test_a_report_under_an_old_fence_is_refused_among_plain_ones(db, uuids):
+@pytest.mark.parametrize("batch", ["complete_many", "fail_many"])
+def test_a_report_under_an_old_fence_is_refused_among_plain_ones(db, batch, uuids):
     once = Once(db.connect())
     keys = keys_of(db, uuids)
     once.claim_many(key=keys)
-    assert [row.verdict for row in once.complete_many(key=keys, fence=[1, 2, 1])] == ["stored", "refused", "stored"]
-    assert [row.state for row in once.peek_many(key=keys)] == ["succeeded", "processing", "succeeded"]
+    rows = once.complete_many(key=keys, fence=[1, 2, 1]) if batch == "complete_many" else once.fail_many(key=keys, fence=[1, 2, 1], retryable=[False] * 3)
+    assert [row.verdict for row in rows] == ["stored", "refused", "stored"]
+    state = "succeeded" if batch == "complete_many" else "failed_final"
+    assert [row.state for row in once.peek_many(key=keys)] == [state, "processing", state]
 
 
-def test_reports_of_the_same_intents_take_their_rows_in_one_order_and_do_not_deadlock(db):
-    """The first stops at an undated key that somebody else holds. The second, in the opposite order, must not have taken the dated one by then."""
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0), (1, 0, 2)], ids=["yesterday, today, undated", "today, yesterday, undated", "today, undated, yesterday"])
+def test_reports_of_the_same_intents_take_their_rows_in_one_order_and_do_not_deadlock(db, order):
+    """The first stops at an undated key that somebody else holds. The second, in another order, must not have taken the dated one by then."""
     once = Once(db.connect())
     keys = ["k", uuid7_days_ago(db, 0, 0), uuid7_days_ago(db, 1, 0)]
     once.claim_many(key=keys)
@@ -266,7 +292,7 @@ def test_reports_of_the_same_intents_take_their_rows_in_one_order_and_do_not_dea
 
     def late():
         wait_until(lambda: waits(first), "the first to wait")
-        return [row.verdict for row in Once(second).complete_many(key=keys[::-1], fence=[1] * 3)]
+        return [row.verdict for row in Once(second).complete_many(key=[keys[n] for n in order], fence=[1] * 3)]
 
     def let_go():
         wait_until(lambda: waits(first) and waits(second), "both to wait")
@@ -274,6 +300,34 @@ def test_reports_of_the_same_intents_take_their_rows_in_one_order_and_do_not_dea
 
     told = in_threads([lambda: [row.verdict for row in Once(first).complete_many(key=keys, fence=[1] * 3)], late, let_go])
     assert told[:2] == [["stored"] * 3, ["repeated"] * 3]
+
+
+@pytest.mark.parametrize("batch", ["complete_many", "fail_many"])
+@pytest.mark.parametrize("first", ["undated", "of today"])
+def test_what_a_batch_has_stored_before_it_goes_on_with_other_elements_is_stored_and_not_repeated(db, batch, first):
+    """Elements of other days, one that no plain statement stores, one under an old fence, and the same one twice."""
+    once = Once(db.connect())
+    undated, today, before = keys_of(db, False), keys_of(db, True), [uuid7_days_ago(db, 1, n) for n in range(2)]
+    keys = [*(undated if first == "undated" else today), *before, *(today if first == "undated" else undated)]
+    once.claim_many(key=keys)
+    bodies = [b"x"] * len(keys)
+    bodies[1] = b"x" * 10000
+    more = {"retryable": [False] * (len(keys) + 1)} if batch == "fail_many" else {}
+    rows = getattr(once, batch)(key=[*keys, keys[0]], fence=[1] * (len(keys) - 1) + [2, 1], response_body=[*bodies, b"x"], **more)
+    assert [row.verdict for row in rows] == ["stored"] * (len(keys) - 1) + ["refused", "repeated"]
+    state = "failed_final" if batch == "fail_many" else "succeeded"
+    assert [row.state for row in once.peek_many(key=keys)] == [state] * (len(keys) - 1) + ["processing"]
+    assert [row.response_body for row in once.peek_many(key=keys)][:-1] == bodies[:-1]
+
+
+def test_completions_of_todays_keys_open_todays_table_alone(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    for number in range(3):  # the first makes the plans
+        connection.rollback()
+        keys = keys_of(db, True, 3, 3 * number)
+        Once(db.connect()).claim_many(key=keys)
+        BATCHES["complete_many"][0](Once(connection), keys)
+    assert tables(db, connection) == {"intent", f"intent_d{db.value('SELECT once._today()')}"}
 
 
 @pytest.mark.parametrize("more", [{"response_status": []}, {"response_headers": []}, {"result_id": []}, {"response_body": [b"a"]}, {"fence": [1]}])

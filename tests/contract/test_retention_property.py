@@ -410,7 +410,7 @@ def test_retention_never_reopens_an_intent(server, clocked, nth):
     play(server, clocked, FIRST_SEED + nth)
 
 
-# Each guarantee taken out: some seed must notice.
+# Each guarantee taken out: some seed must notice. The one that did so is tried first, since a game takes seconds.
 MUTATIONS = {
     "retention is not looked at": replace("_sql_deletable", "($1).retention) <= ($1).now)", "($1).retention) <= ($1).now + 1000 * ($1).skew)"),
     "what is in doubt does not go to the archive": replace("_retire_blocks", "i.state = 'in_doubt' OR", ""),
@@ -427,9 +427,21 @@ MUTATIONS = {
 }
 
 
+NOTICED = {
+    "retention is not looked at": 2,
+    "what is in doubt does not go to the archive": 2,
+    "the archive is not asked": 2,
+    "what is in doubt is purged": 6,
+    "a closed day is made again": 2,
+    "a key that comes again begins at one": 2,
+    "the clock is always trusted": 1,
+    "an attempt at work does not hold its day": 4,
+}
+
+
 @pytest.mark.parametrize("guarantee", MUTATIONS)
 def test_the_property_notices(server, clocked, guarantee):
-    for seed in range(1, 40):
+    for seed in sorted(range(1, 40), key=lambda seed: seed != NOTICED[guarantee]):
         try:
             play(server, clocked, seed, mutation=MUTATIONS[guarantee])
         except (AssertionError, psycopg2.Error) as noticed:

@@ -116,6 +116,25 @@ def test_messages_are_counted_by_what_they_were_told(db):
     }
 
 
+KINDS = {
+    "new": {"new", "stale", "retryable", "process"},
+    "replay": {"replay", "duplicate"},
+    "mismatch": {"mismatch", "message_mismatch"},
+    "active": {"active"},
+    "refused": {"final", "in_doubt", "expired"},
+}
+
+
+def test_each_count_is_of_one_kind(db):
+    """Powers of two: a sum says which are in it."""
+    verdicts = [row.verdict for row in db.rows("SELECT * FROM once.counts()")]
+    assert set(verdicts) == set().union(*KINDS.values())
+    for nth, verdict in enumerate(verdicts):
+        db.value("SELECT setval(%s, %s)", f"once.counted_{verdict}", 2**nth)
+    kinds = {row.kind: row.count for row in db.rows("SELECT * FROM once.attempt_counts()")}
+    assert kinds == {kind: sum(2 ** verdicts.index(verdict) for verdict in of) for kind, of in KINDS.items()}
+
+
 def metrics(db, name):
     return {
         tuple(sorted(row.labels.items())): row.value for row in db.rows("SELECT * FROM once.metrics() WHERE name = %s", name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """spec/vectors: keys, canonical forms and fingerprints as data, for every language that speaks the contract. SQL and libpgonce must say
-what the files say, and so must docs/fingerprint.md, written down here once more. Where the files end, texts made at random go on."""
+what the files say, and so must docs/reference/fingerprint.md, written down here once more. Where the files end, texts made at random go on."""
 
 import base64
 import ctypes
@@ -31,7 +31,7 @@ def body_of(vector):
     return vector["text"].encode() if "text" in vector else base64.b64decode(vector["base64"])
 
 
-# ---- docs/fingerprint.md once more
+# ---- docs/reference/fingerprint.md once more
 
 
 def part(value):

@@ -13,7 +13,7 @@ DECLARED = (
     (r'\b(counter|gauge)(?:_pair)?\(&?out, "(pgonce_\w+)"', ("lib", "gateway"), (".c", ".h")),
 )
 # Other names with the prefix, in sources or documents: a header, an extension, sessions of the database.
-NO_METRICS = {"pgonce_batcher", "pgonce_doctor", "pgonce_handler", "pgonce_native"}
+NO_METRICS = {"pgonce_batcher", "pgonce_doctor", "pgonce_handler", "pgonce_native", "pgonce_rehome", "pgonce_upgrade"}
 NAME = re.compile(r"\bpgonce_[a-z_]*[a-z]\b(?!_)")
 
 
@@ -34,7 +34,7 @@ def printed():
 
 def rows():
     """The metrics that a table of the documentation has a row for."""
-    text = "".join((ROOT / page).read_text() for page in ("docs/metrics.md", "docs/gateway.md"))
+    text = (ROOT / "docs/reference/metrics.md").read_text()
     return set(re.findall(r"^\| `(pgonce_\w+)(?:\{[^`]*\})?` \|", text, re.M))
 
 

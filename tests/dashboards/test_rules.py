@@ -14,7 +14,7 @@ from harness.prometheus import promtool
 
 RULES = ROOT / "dashboards/alerts.yml"
 CASES = [ROOT / "tests/dashboards" / name for name in ("alerts_test.yml", "alerts_test_days.yml")]
-RUNBOOK = (ROOT / "docs/runbook.md").read_text()
+RUNBOOK = (ROOT / "docs/how/runbook.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", RUNBOOK, re.M | re.S))
 
 
@@ -36,7 +36,7 @@ TELLS_OF_WORK = {
 
 @pytest.mark.parametrize("of", TELLS_OF_WORK)
 def test_each_metric_that_means_that_somebody_must_act_has_an_alert(of):
-    served = set(re.findall(rf"`{of}_(\w+)`", (ROOT / "docs/metrics.md").read_text()))
+    served = set(re.findall(rf"`{of}_(\w+)`", (ROOT / "docs/reference/metrics.md").read_text()))
     alarming = {name for name in served if re.search(rf"\b{of}_{name}\b", RULES.read_text())}
     assert served == alarming | TELLS_OF_WORK[of] and not alarming & TELLS_OF_WORK[of]
 
@@ -68,7 +68,7 @@ def test_each_alert_says_how_long_how_bad_and_where_to_read_on(name):
     assert re.search(r"summary: \"\S", text)
     (url,) = re.findall(r"runbook_url: (\S+)$", text, re.M)
     place = urllib.parse.urlsplit(url)  # nobody can open a relative one from a pager
-    assert place.scheme and place.path.endswith("/share/doc/pgonce/docs/runbook.md") and place.fragment == name.lower()
+    assert place.scheme and place.path.endswith("/share/doc/pgonce/docs/how/runbook.md") and place.fragment == name.lower()
     for part in ("**Means**", "**Look at**", "**Type**", "**Do not**"):
         assert part in SECTIONS[name], f"{name} has no {part}"
 

@@ -31,8 +31,8 @@ def test_each_metric_of_a_panel_is_one_that_a_program_serves():
     ('"Transaction ids used"', '"Ids used"', "edit its table"),
 ])
 def test_a_metric_that_nobody_serves_and_a_stale_dashboard_fail_the_check(tmp_path, old, new, word):
-    for path in ("tools/dashboard.py", "dashboards/grafana.json", "docs/metrics.md"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+    for path in ("tools/dashboard.py", "dashboards/grafana.json", "docs/reference/metrics.md"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     tool = tmp_path / "tools/dashboard.py"
 

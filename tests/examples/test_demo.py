@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import runpy
 import shutil
 import signal
 import socket
@@ -175,6 +176,31 @@ def test_a_port_that_somebody_took_meanwhile_is_left_to_him(demo):
         second = demo.start()
         assert second["payments"]["url"] != first["payments"]["url"]
         works(second, "k1")
+
+
+# Listens at the port until it is killed.
+TAKER = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(flush=True); sys.stdin.read()"
+
+
+def test_a_port_that_is_taken_after_the_look_is_left_and_the_next_one_tried(tmp_path):
+    module = runpy.run_path(str(ROOT / "examples/demo.py"), run_name="loaded")
+    demo = object.__new__(module["Demo"])
+    demo.home, demo.log, taken, started = tmp_path, tmp_path / "log", [], []
+
+    def launch(port):
+        if not taken:
+            taken.append(subprocess.Popen([sys.executable, "-c", TAKER, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True))
+            assert taken[0].stdout.readline() == b"\n"
+        started.append((port, subprocess.Popen([sys.executable, "-c", TAKER, str(port)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)))
+        return started[-1][1].pid
+
+    try:
+        pid, port = demo.start_at_a_port("NATS", "nats", launch)
+        assert [each for each, _ in started] == [started[0][0], port] and port != started[0][0] and pid == started[1][1].pid
+        assert (tmp_path / "nats.port").read_text() == f"{port}\n"
+    finally:
+        for process in (*taken, *(each for _, each in started)):
+            process.communicate()
 
 
 def test_two_starts_at_once_leave_one(demo):

@@ -2,9 +2,12 @@
 """CREATE EXTENSION pgonce: the same contract as pgonce init, from the same files. tests/contract/test_dumps.py dumps and restores it."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
+from contract.upgrading import Next
 from harness.extension import VERSION, extended_server
 from harness.postgres import ROOT
 
@@ -25,6 +28,7 @@ def database(extended):
     made.drop()
 
 
+LATER = "99.0.0"
 BEGIN = "SELECT verdict FROM once.start('s', 'k', '0123456789abcdef')"
 FINISH = "SELECT once.finish('s', 'k', '0123456789abcdef', response_body => '\\x00ff'::bytea)"
 OBJECTS = """
@@ -59,8 +63,8 @@ def test_the_extension_makes_the_same_objects_as_the_installer(extended, databas
 
 
 def test_dropping_the_extension_leaves_nothing(extended):
-    """As docs/operations.md says."""
-    said = (ROOT / "docs/operations.md").read_text()
+    """As docs/how/services.md says."""
+    said = (ROOT / "docs/how/services.md").read_text()
     command = re.search(r"^DROP SCHEMA .*made as an extension: (DROP EXTENSION .*)$", said, re.M)[1]
     made = extended.empty_database()
     made.execute("CREATE EXTENSION pgonce")
@@ -69,3 +73,62 @@ def test_dropping_the_extension_leaves_nothing(extended):
     assert made.rows("SELECT nspname FROM pg_namespace WHERE nspname ~ '^once'") == []
     made.execute("CREATE EXTENSION pgonce")
     made.drop()
+
+
+MEMBERS = """
+    SELECT pg_describe_object(d.classid, d.objid, d.objsubid) FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
+     WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'pgonce'
+     UNION ALL
+    SELECT c.oid::regclass || ' is dumped' FROM pg_extension AS e, unnest(e.extconfig) AS c (oid) WHERE e.extname = 'pgonce'
+     ORDER BY 1"""
+
+
+@pytest.fixture
+def later(extended, tmp_path):
+    """The next release, on the server beside this one."""
+    following = Next(tmp_path)
+    set_version = [sys.executable, tmp_path / "tools/version.py", "--set", LATER]
+    (tmp_path / "native").mkdir()
+    for name in (f"pgonce_native--{VERSION}.sql", "pgonce_native.control"):
+        (tmp_path / "native" / name).write_text((ROOT / "native" / name).read_text())
+    subprocess.run(set_version, check=True, timeout=60)
+    assert following.script("earlier").split() == [VERSION]
+    files = {extended.extensions / f"pgonce--{LATER}.sql": following.script("extension"),
+             extended.extensions / f"pgonce--{VERSION}--{LATER}.sql": following.script("extension", VERSION)}  # fmt: skip
+    for path, text in files.items():
+        path.write_text(text)
+        path.chmod(0o644)
+    yield
+    for path in files:
+        path.unlink()
+
+
+def test_alter_extension_update_makes_of_a_database_in_use_what_the_next_release_makes(extended, database, later):
+    database.value(BEGIN)
+    connection = database.connect(autocommit=False)
+    cursor = connection.cursor()
+    cursor.execute(BEGIN.replace("'k'", "'done'"))
+    cursor.execute(FINISH.replace("'k'", "'done'"))
+    connection.commit()
+    days = database.rows("SELECT inhrelid::regclass::text FROM pg_inherits ORDER BY 1")
+    database.execute(f"ALTER EXTENSION pgonce UPDATE TO '{LATER}'")
+    assert database.value("SELECT once.contract_version()") == 2
+    assert database.value(BEGIN.replace("'k'", "'done'")) == "replay_success"
+    assert database.rows("SELECT inhrelid::regclass::text FROM pg_inherits ORDER BY 1") == days
+    database.execute("SELECT once.add_days()")  # as a keeper does: once._today() has been written anew
+    fresh = extended.empty_database()
+    fresh.execute(f"CREATE EXTENSION pgonce VERSION '{LATER}'")
+    fresh.execute("SELECT once.add_days()")
+    assert database.rows(OBJECTS) == fresh.rows(OBJECTS)
+    assert database.rows(MEMBERS) == fresh.rows(MEMBERS)
+    fresh.drop()
+
+
+def test_an_update_waits_for_no_client_that_waits_for_it(database, later):
+    """As pgonce init: it has all tables, or none."""
+    holder = database.connect(autocommit=False)
+    holder.cursor().execute("SELECT FROM once.intent")
+    with pytest.raises(Exception, match="a transaction holds a table of the contract"):
+        database.execute(f"SET lock_timeout = '1s'; ALTER EXTENSION pgonce UPDATE TO '{LATER}'")
+    holder.rollback()
+    assert database.value("SELECT once.contract_version()") == 1

@@ -17,6 +17,7 @@
 #include "fuzz.h"
 #include "http_client.h"
 #include "http_request.h"
+#include "utf8.h"
 
 enum {
 	BODY_MAX = 256
@@ -64,7 +65,7 @@ static void check_meaning(const http_call *call)
 
 	must((kind == ANSWER_APPLIED) == (call->result == HTTP_ANSWERED && call->status >= 200 && call->status <= 299));
 	must((kind == ANSWER_UNSENT) == (call->result == HTTP_UNSENT || call->result == HTTP_FORBIDDEN));
-	must(json_text_is_text(failure.text, strlen(failure.text)));
+	must(utf8_is_text(failure.text, strlen(failure.text)));
 	must((outcome.error_code == NULL) == (kind == ANSWER_APPLIED));
 	if (outcome.response_headers != NULL) {
 		json_t *headers = json_loads(outcome.response_headers, 0, NULL);

@@ -11,6 +11,7 @@
 #include "fuzz.h"
 #include "internal.h"
 #include "json_text.h"
+#include "utf8.h"
 
 /* What jansson alone refuses: numbers beyond its types, depth, a NUL in a name. */
 static bool is_own_limit(const json_error_t *error)
@@ -180,7 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (theirs != NULL && memchr(text, '\0', length) == NULL && json_pointer_valid(pointer)) {
 		check_pointer(text, length, pointer, theirs);
 	}
-	if (json_text_is_text(pointer, strlen(pointer))) {
+	if (utf8_is_text(pointer, strlen(pointer))) {
 		check_quoted(pointer);
 	}
 	json_decref(theirs);

@@ -13,6 +13,7 @@
 
 #include "fuzz.h"
 #include "http_request.h"
+#include "utf8.h"
 
 enum {
 	HEADERS_MAX = 12
@@ -39,7 +40,7 @@ static const origin origins[] = {
 
 static bool is_text(const char *text)
 {
-	return json_text_is_text(text, strlen(text));
+	return utf8_is_text(text, strlen(text));
 }
 
 static void check_id(const message *message)

@@ -33,13 +33,14 @@ TARGETS = {
     "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "runtime/memory.c", "runtime/config.c", "runtime/config_apply.c"],
     "answer": ["runtime/http_client.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
     "moment": ["cli/operate/moment.c"],
+    "template": ["console/render.c", "console/filter.c", "lib/http/buffer.c"],
     "aws": ["broker/aws_text.c", "broker/aws_profile.c"],
     "sqs": ["consume/sources/sqs_message.c", "consume/delivery.c", "broker/sqs.c", "broker/aws_attributes.c"],
 }  # fmt: skip
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 # lib/http's http.h and runtime's have one name: which one is meant is for the order to say.
 FOLDERS = {name: ["include", "lib/shared", "lib/src", "lib/http", "runtime", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
-OTHERS = ["include", "lib/shared", "runtime", "lib/src", "consume", "relay", "broker", "cli", "lib/http"]
+OTHERS = ["include", "lib/shared", "runtime", "lib/src", "consume", "relay", "broker", "cli", "lib/http", "console"]
 LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "runtime/libruntime.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
 PACKAGES = ["libpq", "jansson", "libcurl", "libmicrohttpd", "rdkafka", "librabbitmq", "libnats", "libssl", "libcrypto"]
 

@@ -42,7 +42,7 @@ class Row:
     handler None: proxy_pass and its kin. beside: stands beside the location. where: or in a server of its own.
     stored False: nginx answers itself, and nothing is stored.
     lost: headers that a replay does not have, or that nginx makes anew. masked: headers whose values are drawn anew for each answer.
-    apart: headers that no protected answer has; docs/gateway.md says so. counts: its page is another each time.
+    apart: headers that no protected answer has; docs/reference/gateway.md says so. counts: its page is another each time.
     asks: how many requests come to the service with a replay."""
 
     text: str

@@ -141,7 +141,7 @@ def test_each_problem_is_passed_on_unstored(door, slug):
 
 def test_a_service_that_protects_the_key_itself_is_named_in_the_log(door):
     """It finds the gateway's own claim: each attempt ends so, until somebody reads why."""
-    said = "see \"In front of a client's middleware\" in docs/gateway.md"
+    said = "see \"In front of a client's middleware\" in docs/reference/gateway.md"
     for slug, status, warns in (("active", 409, 1), ("mismatch", 422, 1), ("in-doubt", 409, 0), ("key-malformed", 400, 0), ("unavailable", 503, 0)):
         key, before = new_key(), door.nginx.log().count(said)
         door.upstream.script(key, Answer(status, headers=DOCUMENT, body=document(slug, status)))

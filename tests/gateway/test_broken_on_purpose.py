@@ -4,6 +4,7 @@ without its guarantee proves nothing."""
 
 import pytest
 
+from harness.disk import SlowDisk
 from harness.mutation import mutate
 from harness.postgres import Postgres
 from harness.upstream import Upstream
@@ -14,6 +15,7 @@ from . import test_one_execution as one_execution
 from . import test_protocol as protocol
 from . import test_security as security
 from . import test_server_errors as server_errors
+from . import test_slow_disk as slow_disk
 from . import test_stored as stored
 from . import test_waiting as waiting
 from .door import HTTP, Door
@@ -48,6 +50,7 @@ RELEASES_5XX = setting("once_scope pay;", "once_scope pay; once_on_5xx release;"
 STORES_5XX = setting("once_scope pay;", "once_scope pay; once_on_5xx store;")
 RELEASES_REFUSALS = setting("once_scope pay;", "once_scope pay; once_release 401 403 407 408 409 423 429 503;")
 STORES_LITTLE = setting("location /unbuffered { once_scope pay;", "location /unbuffered { once_scope pay; once_response_max 100;")
+OWN_KEYS = setting("once_scope pay;", "once_scope pay; once_key $request_id;")
 NO_WAIT = setting("once_wait 20s;", "once_wait 0;")
 NO_HAND_OFF = setting("once_handoff on;", "once_handoff off;")
 CLEAR_LOGS = setting("once_scope pay;", "once_scope pay; once_log_keys clear;")
@@ -152,3 +155,12 @@ def test_where_it_fails_open_the_test_of_what_passes_without_the_database_fails(
             faults.test_while_postgresql_is_down_nothing_runs_and_every_request_is_answered_soon(mortal, door)
         assert mortal.process is None  # it failed for what passed, not before
         assert len(service.requests) > 1
+
+
+def test_where_each_attempt_has_a_key_of_its_own_the_test_of_connections_that_come_and_go_fails():
+    config, http = OWN_KEYS(slow_disk.CONFIG, "", None)
+    with SlowDisk() as disk, Postgres(environment=disk.environment, settings={"fsync": "on"}) as slow, Upstream() as service:
+        with Door(slow.new_database(), service, config, http, workers=1) as door:
+            assert door.attempt("plain").status == 201
+            with pytest.raises(AssertionError, match="== {}"):
+                slow_disk.come_and_go(door, disk, 1)

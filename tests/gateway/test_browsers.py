@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A page of another origin, before the configuration that docs/gateway.md shows: every answer of the door is one that a browser lets it read."""
+"""A page of another origin, before the configuration that docs/reference/gateway.md shows: every answer of the door is one that a browser lets it read."""
 
 import re
 
@@ -10,7 +10,7 @@ from harness.upstream import Answer
 
 from .door import JSON, assert_problem, assert_replays, new_key
 
-SHOWN = re.search(r"(?s)## Browsers.*?    location /payments \{\n(.*?)      # once, once_scope.*?\n    \}\n", (ROOT / "docs/gateway.md").read_text()).group(1)
+SHOWN = re.search(r"(?s)## Browsers.*?    location /payments \{\n(.*?)      # once, once_scope.*?\n    \}\n", (ROOT / "docs/reference/gateway.md").read_text()).group(1)
 CONFIG = f"""
     location /pay {{
       {SHOWN}

@@ -11,13 +11,15 @@ from harness.postgres import ROOT
 
 DATABASE = 'once_database "host=/nowhere dbname=none";'
 UPSTREAM = "upstream app { server unix:@dir@/service; }"
-DOCS = (ROOT / "docs/gateway.md").read_text()
+DOCS = (ROOT / "docs/reference/directives.md").read_text()
 SOURCE = (ROOT / "gateway/ngx_http_once_module.c").read_text()
 
 
 @pytest.fixture(scope="module")
 def nginx():
     never_started = Nginx(shutdown="60s")
+    (never_started.directory / "nodes").write_text("host=/nowhere dbname=none\n")
+    (never_started.directory / "nodes").chmod(0o644)
     yield never_started
     never_started.destroy()
 
@@ -35,10 +37,11 @@ def refusal(nginx, *args, **options):
 
 # ---- Each directive. In http where it belongs there, else in the location.
 
-HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_replay_memory",
+HTTP_ONLY = {"once_database", "once_nodes", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_replay_memory",
              "once_replay_cache"}
 GOOD = {
     "once_database": ["postgresql://app@%2Fnowhere/none", "host=127.0.0.1", "hostaddr=127.0.0.1 host=db.example", "host=@abstract", "dbname=none"],
+    "once_nodes": ["@dir@/nodes", "nodes"],
     "once_timeout": ["1s", "500ms", "7d; send_timeout 22d"],
     "once_prepare": ["on", "off"],
     "once_batch_max": ["1", "65536"],
@@ -73,6 +76,7 @@ GOOD = {
 }
 BAD = {
     "once_database": ['""', '"port"', '"nonsense=1"', "/nowhere/at/all"],
+    "once_nodes": ['""', "/nowhere/at/all", "@dir@", "a b"],
     "once_timeout": ["0", "soon", "8d; send_timeout 30d"],
     "once_prepare": ["maybe"],
     "once_batch_max": ["0", "65537", "many"],
@@ -111,6 +115,8 @@ def place(name, value):
     """The arguments of check that put one directive where it belongs."""
     if name == "once_database":
         return {"database": f"once_database {value};" if value[0] == '"' else f'once_database "{value}";'}
+    if name == "once_nodes":
+        return {"database": f"once_nodes {value};"}
     if name in HTTP_ONLY:
         return {"http": f"{name} {value};"}
     if name == "once_status":
@@ -393,13 +399,13 @@ def test_each_directive_has_a_section():
 
 def test_the_context_that_is_documented_is_the_one_that_nginx_has(nginx):
     for name in documented():
-        context = re.search(rf"^\| \[{name}\]\(.*\| (http|everywhere|location) \|$", DOCS, re.M)
+        context = re.search(rf"^\| \[{name}\]\(.*\| (http|http, server, location|location) \|$", DOCS, re.M)
         assert context, name
         if name == "once_database":
             continue
         inner = f"{name} {GOOD[name][0]};"
         in_server = {"once": "once off;", "server": inner}
-        if context.group(1) == "everywhere":
+        if context.group(1).startswith("http, "):
             check(nginx, **in_server)
         else:
             assert "is not allowed here" in refusal(nginx, **in_server)
@@ -407,4 +413,4 @@ def test_the_context_that_is_documented_is_the_one_that_nginx_has(nginx):
 
 def test_each_variable_is_documented():
     source = (ROOT / "gateway/ngx_http_once_variables.c").read_text()
-    assert set(re.findall(r'ngx_string\("(once_\w+)"\)', source)) == set(re.findall(r"^\| \$(once_\w+) \|", DOCS, re.M))
+    assert set(re.findall(r'ngx_string\("(once_\w+)"\)', source)) == set(re.findall(r"^\| `\$(once_\w+)` \|", DOCS, re.M))

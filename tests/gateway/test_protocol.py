@@ -511,7 +511,7 @@ def test_a_problem_is_a_problem_document_and_its_type_a_page_of_the_documentatio
     answer = assert_problem(door.attempt(new_key(), protocol=protocol, **how), status, name)
     assert int(answer.header("Content-Length")) == len(answer.body)
     assert json.loads(answer.body)["type"] == f"urn:pgonce:problem:{name}"
-    assert name in (ROOT / "docs/problems.md").read_text()
+    assert name in (ROOT / "docs/reference/problems.md").read_text()
 
 
 def test_the_page_that_a_problem_links_to_can_be_elsewhere(database, upstream):

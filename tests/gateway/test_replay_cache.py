@@ -450,7 +450,7 @@ WITHOUT = {
         test_a_lost_connection_empties_it,
     ),
     "not kept where a connection was lost meanwhile": (
-        ("attempt->claim.generation == cache.zone->generation && server != 0", "server != 0"),
+        ("attempt->claim.generation == cache.zone->generation && source.node", "source.node"),
         test_an_answer_that_was_under_way_when_a_connection_was_lost_is_not_kept,
     ),
     "of one tenant": (

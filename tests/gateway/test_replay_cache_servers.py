@@ -257,7 +257,7 @@ def test_without_healing_the_test_of_a_worker_that_dies_in_the_zone_fails(databa
 
 @pieces_only
 def test_without_a_look_at_the_server_the_test_of_two_servers_fails(upstream):
-    piece = ("if (cache.zone->server != server) {", "if (cache.zone->server == 0) {")
+    piece = ("if (cache.zone->servers[node] != server) {", "if (cache.zone->servers[node] == 0) {")
     with mutant("ngx_http_once_cache.c", piece) as module:
         with pytest.raises(AssertionError):
             with failover(upstream, 2, module=module) as servers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The table of docs/gateway.md that says which answers are stored, released or in doubt has every status of HTTP, and is what the gateway does."""
+"""The table of docs/reference/gateway.md that says which answers are stored, released or in doubt has every status of HTTP, and is what the gateway does."""
 
 import json
 import re
@@ -19,7 +19,7 @@ CONFIG = """
     location /little { once_store 2xx; once_on_5xx release; proxy_pass http://app; }
     location /much { once_on_5xx store; proxy_pass http://app; }
 """
-SECTION = (ROOT / "docs/gateway.md").read_text().partition("## What is stored, released, or in doubt")[2].partition("\n## ")[0]
+SECTION = (ROOT / "docs/reference/gateway.md").read_text().partition("## What is stored, released, or in doubt")[2].partition("\n## ")[0]
 STATES = {"stored": "succeeded", "stored as a failure": "failed_final", "released": "failed_retryable", "in doubt": "in_doubt"}
 
 

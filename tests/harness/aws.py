@@ -221,8 +221,8 @@ class Door:
 
 
 def allowed(starting):
-    """The actions that the policy on the page about security allows which comes after this text: {"SendMessage"}."""
-    page = (ROOT / "docs/security.md").read_text()
+    """The actions that the policy on the page about SQS allows which comes after this text: {"SendMessage"}."""
+    page = (ROOT / "docs/how/sqs-sns.md").read_text()
     policy = json.loads(page[page.index(starting) :].partition("```json\n")[2].partition("```")[0])
     actions = [statement["Action"] for statement in policy["Statement"]]
     return {action.partition(":")[2] for each in actions for action in ([each] if isinstance(each, str) else each)}

@@ -37,6 +37,11 @@ def free_port():
     raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
 
+def give_back(port):
+    """What listened there has ended: each port that is kept is an open file of this process."""
+    given_ports.pop(port).close()
+
+
 def accepts(where):
     """Does somebody take connections at this port of 127.0.0.1, or at the unix socket of this path? That its file exists does not say so: a
     server listens a moment after it has made it."""

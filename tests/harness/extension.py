@@ -11,8 +11,7 @@ import sys
 
 from .native import SCRIPT, library as native_library
 from .postgres import ROOT, Postgres, find_bindir, private_directory
-
-VERSION = "1.0.0"
+from .release import VERSION
 
 
 def folders(bindir):
@@ -62,6 +61,7 @@ def extended_server(native=False, **arguments):
     subprocess.run(["chmod", "-R", "a+rX", top], check=True)
     try:
         with Postgres(bindir=copied[bindir], **arguments) as server:
+            server.extensions = folder
             yield server
     finally:
         shutil.rmtree(top, ignore_errors=True)

@@ -2,15 +2,20 @@
 """pgonce_native in a database of an ordinary private server: its script, with the library from where it was built, so that no folder of the server is
 touched. harness.extension has a server for which CREATE EXTENSION works."""
 
+import atexit
+import functools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
+import tempfile
 
 from .mutation import replaced
 from .postgres import ROOT
+from .release import VERSION
 
-SCRIPT = ROOT / "native/pgonce_native--1.0.0.sql"
+SCRIPT = ROOT / f"native/pgonce_native--{VERSION}.sql"
 
 
 def library():
@@ -34,21 +39,47 @@ def answered(connection):
         return cursor.fetchone()[0]
 
 
+def compiler():
+    headers = subprocess.run(["pg_config", "--includedir-server"], capture_output=True, text=True, check=True).stdout.strip()
+    return ["cc", "-fPIC", "-O1", "-g", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers]
+
+
+def compiled(command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the mutant does not compile:\n{done.stderr[-4000:]}")
+
+
+def native_texts():
+    texts = {path.name: path.read_text() for path in (ROOT / "native").glob("*.[ch]")}
+    return texts | {"mirrored.c": (library().parent / "mirrored.c").read_text()}
+
+
+@functools.cache
+def plain_objects():
+    """A folder with the objects of all files as they are, once for the process: most mutants differ from them in one."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-native-objects-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    for name, text in native_texts().items():
+        (directory / name).write_text(text)
+    for source in directory.glob("*.c"):
+        compiled([*compiler(), "-c", source, "-o", source.with_suffix(".o")])
+    return directory
+
+
 def mutant(directory, *changes):
     """The library with (file, old, new) replaced in it, built in this directory, which the server must be able to read."""
     directory = pathlib.Path(directory)
-    headers = subprocess.run(["pg_config", "--includedir-server"], capture_output=True, text=True, check=True).stdout.strip()
-    texts = {path.name: path.read_text() for path in (ROOT / "native").glob("*.[ch]")}
-    texts["mirrored.c"] = (library().parent / "mirrored.c").read_text()
+    texts = native_texts()
     for file, old, new in changes:
         texts[file] = replaced(texts[file], old, new, file)
     for name, text in texts.items():
         (directory / name).write_text(text)
+    changed = {file for file, _, _ in changes}
+    plain = set() if any(file.endswith(".h") for file in changed) else texts.keys() - changed
+    parts = [(plain_objects() / name).with_suffix(".o") if name in plain else directory / name for name in sorted(texts) if name.endswith(".c")]
     made = directory / "pgonce_native.so"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-g", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers, "-o", str(made)]
-    done = subprocess.run(command + [str(directory / name) for name in sorted(texts) if name.endswith(".c")], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"the mutant does not compile:\n{done.stderr[-4000:]}")
+    compiled([*compiler(), "-shared", "-o", made, *parts])
     made.chmod(0o755)  # the server is another user
     return made
 

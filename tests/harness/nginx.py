@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """A private nginx with the module: in a directory of its own, on unix sockets, so that no port can be taken.
 
-PGONCE_BUILD says where the module was built. PGONCE_NGINX names an nginx that has the module built in instead (one with
-sanitizers, say). As root it runs as the user that the private PostgreSQL runs as."""
+PGONCE_BUILD says where the module was built, or PGONCE_NGINX_MODULE names it. PGONCE_NGINX names an nginx that has the module
+built in instead (one with sanitizers, say). As root it runs as the user that the private PostgreSQL runs as."""
 
 import atexit
 import functools
@@ -29,7 +29,7 @@ from .postgres import (
 )
 
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
-MODULE = BUILD / "gateway/ngx_http_once_module.so"
+MODULE = pathlib.Path(os.environ.get("PGONCE_NGINX_MODULE", BUILD / "gateway/ngx_http_once_module.so"))
 BUILT_IN = os.environ.get("PGONCE_NGINX")
 PROGRAM = BUILT_IN or shutil.which("nginx") or "/usr/sbin/nginx"
 

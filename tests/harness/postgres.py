@@ -25,6 +25,7 @@ import tempfile
 import time
 
 import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
 import psycopg2.extras
 
@@ -487,11 +488,23 @@ class Database:
         self.own = None
 
     def drop(self):
+        # A test that fails may leave a prepared transaction, which would keep its database, and be seen on the whole server.
+        with self.connect().cursor() as cursor:
+            cursor.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+            for (gid,) in cursor.fetchall():
+                cursor.execute("ROLLBACK PREPARED %s", (gid,))
         self.close()
         connection = self.server.connect()
-        with connection.cursor() as cursor:
-            cursor.execute(f"DROP DATABASE {self.name} WITH (FORCE)")
+        wait_until(lambda: self._is_dropped(connection.cursor()), f"{self.name} is dropped")
         connection.close()
+
+    def _is_dropped(self, cursor):
+        """False: a session that was told to end is still there after five seconds, on a busy machine."""
+        try:
+            cursor.execute(f"DROP DATABASE {self.name} WITH (FORCE)")
+        except psycopg2.errors.ObjectInUse:
+            return False
+        return True
 
 
 def main():

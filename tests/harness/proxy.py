@@ -24,12 +24,13 @@ ROUND_TRIPS = b"Q", b"S"  # Query, Sync: the messages whose answer a client wait
 
 class Rule:
     """direction: 'frontend' or 'backend'. action: 'drop' (the message is not forwarded), 'forward' (it is, and then
-    the connection is cut), or 'swallow' (it is, the server's whole answer is awaited and thrown away, and then the
-    connection is cut)."""
+    the connection is cut), 'swallow' (it is, the server's whole answer is awaited and thrown away, and then the
+    connection is cut), or of a frontend's message 'leave' (it is, with the rest of its round trip, and the connection is
+    cut when `ready` returns) or 'pass' (it is, and nothing else happens)."""
 
-    def __init__(self, direction, action, text=b"", kind=None):
-        self.direction, self.action, self.text, self.kind = direction, action, text, kind
-        self.fired = threading.Event()  # the connection is cut by then
+    def __init__(self, direction, action, text=b"", kind=None, ready=None):
+        self.direction, self.action, self.text, self.kind, self.ready = direction, action, text, kind, ready
+        self.fired = threading.Event()  # it has happened: the connection is cut
 
     def meets(self, direction, kind, body):
         return direction == self.direction and self.kind in (None, kind) and self.text in body
@@ -88,6 +89,10 @@ class Proxy:
     def lose_answer(self, text):
         """The server gets the message and answers it in full; the client never hears."""
         return self._add(Rule("frontend", "swallow", text.encode()))
+
+    def lose_at_work(self, text, ready):
+        """The server gets the message and the rest of its round trip, and has not answered when ready returns: then the connection is lost."""
+        return self._add(Rule("frontend", "leave", text.encode(), ready=ready))
 
     def lose_from_server(self, kind, text=b""):
         """The connection is lost before the client sees the first backend message of this type (one byte) with this
@@ -161,7 +166,7 @@ class Link:
 
     def __init__(self, proxy, client, server):
         self.proxy, self.client, self.server = proxy, client, server
-        self.swallowing = None
+        self.swallowing = self.leaving = None
         self.muted = False  # nothing of the server's reaches the client any more
         self.statements = {}  # name: text, of Parse
 
@@ -190,14 +195,21 @@ class Link:
                 rule = self.proxy.take("frontend", kind, self.told(kind, body))
                 if rule and rule.action == "swallow":
                     self.swallowing = rule  # before the server can answer
-                self.muted = self.muted or (rule is not None and rule.action == "forward")  # else a quick server's answer would pass
+                if rule and rule.action == "leave":
+                    self.leaving = rule
+                self.muted = self.muted or (rule is not None and rule.action in ("forward", "leave"))  # else a quick server's answer would pass
                 self.proxy.open["frontend"].wait()
                 if kind in ROUND_TRIPS:
                     self.proxy.round_trips += 1
                     time.sleep(self.proxy.delay_s)
                 if not rule or rule.action != "drop":
                     self.server.sendall(raw)
-                if rule and rule.action != "swallow":
+                if self.leaving and kind in ROUND_TRIPS:
+                    self.leaving.ready()
+                    self.cut(self.leaving)
+                elif rule and rule.action == "pass":
+                    rule.fired.set()
+                elif rule and rule.action not in ("swallow", "leave"):
                     self.cut(rule)
         except OSError:
             if self.swallowing is None:

@@ -54,7 +54,8 @@ static once_batcher_statistics some_statistics(void)
 	                                      .resolved_claims = 6,
 	                                      .resent = 7,
 	                                      .timeouts = 8,
-	                                      .latency_sum_us = 2500001};
+	                                      .latency_sum_us = 2500001,
+	                                      .more_connections = 2};
 	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
 		statistics.latency[i] = 1;
 	}
@@ -102,12 +103,14 @@ static void each_figure_stands_in_its_line(void **state)
 	    "pgonce_replay_bytes 12",
 	    "pgonce_connections{connection=\"claims\"} 1",
 	    "pgonce_connections{connection=\"reports\"} 0",
+	    "pgonce_connections{connection=\"more\"} 2",
 	    "pgonce_connects_total 4",
 	    "pgonce_connect_failures_total 5",
 	    "pgonce_batches_total{connection=\"claims\"} 10",
 	    "pgonce_operations_total{connection=\"reports\"} 200",
 	    "pgonce_resolved_claims_total 6",
 	    "pgonce_resent_operations_total 7",
+	    "pgonce_rerouted_operations_total 0",
 	    "pgonce_timeouts_total 8",
 	    "pgonce_pending_operations 3",
 	    "pgonce_pending_bytes 900",
@@ -196,6 +199,53 @@ static void scopes_beyond_the_table_are_counted_together(void **state)
 	text = openmetrics(metrics);
 	assert_line(text, "pgonce_decisions_total{scope=\"(other)\",decision=\"run\"} 1");
 	free(text);
+	drop_metrics(metrics);
+}
+
+static void of_several_nodes_each_shows_its_connections_while_a_worker_knows_it(void **state)
+{
+	(void)state;
+	static const bool both[2] = {true, true};
+	static const bool claims[2] = {true, false};
+	http_metrics *metrics = new_metrics();
+	http_metrics_worker *workers[] = {http_metrics_enter(metrics, 0, 1), http_metrics_enter(metrics, 1, 2)};
+	size_t first = http_metrics_node_row(metrics, text_of("db\"1"));
+	size_t second = http_metrics_node_row(metrics, text_of("db2"));
+	assert_int_equal(http_metrics_node_row(metrics, text_of("db2")), second);
+	http_metrics_connected(workers[0], first, both);
+	http_metrics_connected(workers[1], first, claims);
+	http_metrics_connected(workers[1], second, claims);
+	http_metrics_connected(workers[1], HTTP_METRICS_NODES_MAX, both);
+	http_metrics_add(&metrics->rerouted, 7);
+	char *text = openmetrics(metrics);
+	assert_line(text, "pgonce_node_connections{node=\"db\\\"1\",connection=\"claims\"} 2");
+	assert_line(text, "pgonce_node_connections{node=\"db\\\"1\",connection=\"reports\"} 1");
+	assert_line(text, "pgonce_node_connections{node=\"db2\",connection=\"reports\"} 0");
+	assert_line(text, "pgonce_connections{connection=\"claims\"} 3");
+	assert_line(text, "pgonce_connections{connection=\"reports\"} 1");
+	assert_line(text, "pgonce_rerouted_operations_total 7");
+	free(text);
+	size_t length;
+	assert_true(http_metrics_json(metrics, &text, &length));
+	assert_non_null(
+	    strstr(text, "\"nodes\":{\"db\\\"1\":{\"claims\":2,\"reports\":1},\"db2\":{\"claims\":1,\"reports\":0}},"));
+	free(text);
+	/* A reload: only the first worker is still there, and others begin. */
+	http_metrics_leave(workers[1]);
+	http_metrics_init(metrics);
+	assert_int_equal(http_metrics_node_row(metrics, text_of("db3")), second);
+	assert_int_equal(http_metrics_node_row(metrics, text_of("db\"1")), first);
+	text = openmetrics(metrics);
+	assert_null(strstr(text, "db2"));
+	assert_null(strstr(text, "db3")); /* no worker knows it yet */
+	free(text);
+	/* No row is left: it is not shown. */
+	for (int i = 0; i < HTTP_METRICS_NODES_MAX; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "node %d", i);
+		(void)http_metrics_node_row(metrics, text_of(name));
+	}
+	assert_int_equal(http_metrics_node_row(metrics, text_of("one more")), HTTP_METRICS_NODES_MAX);
 	drop_metrics(metrics);
 }
 
@@ -331,6 +381,7 @@ int main(int count, char **arguments)
 	    cmocka_unit_test(totals_only_grow_and_gauges_go_with_their_worker),
 	    cmocka_unit_test(a_reload_keeps_what_was_counted_and_another_layout_does_not),
 	    cmocka_unit_test(scopes_beyond_the_table_are_counted_together),
+	    cmocka_unit_test(of_several_nodes_each_shows_its_connections_while_a_worker_knows_it),
 	    cmocka_unit_test(the_longest_names_fit),
 	    cmocka_unit_test(a_name_keeps_its_characters_and_is_valid_json_whatever_its_bytes),
 	    cmocka_unit_test(out_of_range_counts_nothing),

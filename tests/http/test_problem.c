@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_problem.c: the gateway's own answers: their form, their limits, and that docs/problems.md
+ * test_problem.c: the gateway's own answers: their form, their limits, and that docs/reference/problems.md
  * explains each.
  */
 #include "support.h"
@@ -271,7 +271,7 @@ static void without_memory_another_gateways_problem_leaves_doubt(void **state)
 	assert_int_equal(effect, HTTP_EFFECT_UNKNOWN);
 }
 
-/* ---- docs/problems.md ---- */
+/* ---- docs/reference/problems.md ---- */
 
 static char *read_page(void)
 {
@@ -295,14 +295,13 @@ static void the_page_has_a_section_for_each_problem_in_its_order_and_no_other(vo
 		         http_problem_status((http_problem)i), http_problem_title((http_problem)i));
 		at = strstr(at, "\n## ");
 		if (at == NULL || strncmp(at, head, strlen(head)) != 0) {
-			fail_msg("expected in docs/problems.md: %s\nfound: %.80s", head, at == NULL ? "its end" : at);
+			fail_msg("expected in docs/reference/problems.md: %s\nfound: %.80s", head, at == NULL ? "its end" : at);
 		}
 		at += strlen(head);
 		const char *next = strstr(at, "\n## ");
-		const char *client = strstr(at, "\n**Client.** ");
-		const char *advice = strstr(at, "\n**Operator.** ");
-		assert_non_null(strstr(at, "\n**What happened.** "));
-		assert_true(client != NULL && advice != NULL && client < advice && (next == NULL || advice < next));
+		const char *happened = strstr(at, "\n**What happened.** ");
+		const char *advice = strstr(at, "\n**What to do.** ");
+		assert_true(happened != NULL && advice != NULL && happened < advice && (next == NULL || advice < next));
 	}
 	assert_null(strstr(at, "\n## "));
 	free(page);

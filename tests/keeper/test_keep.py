@@ -308,7 +308,7 @@ def test_within_a_command(db, tmp_path, kind):
 
 
 def test_a_proxy_that_takes_no_cancel_keeps_no_keeper_and_what_it_asked_for_goes_on(server, db, tmp_path):
-    """As docs/managed.md says of RDS Proxy: the connection is closed, and the lease runs out."""
+    """As docs/how/managed.md says of RDS Proxy: the connection is closed, and the lease runs out."""
     replace_step(db, "detach", f"RETURN ROW(0, false, 'SELECT pg_advisory_lock({LOCK})', NULL)::once.kept;")
     lock = hold_lock(db)
     with Proxy(server) as proxy:

@@ -137,7 +137,7 @@ typedef struct fake {
 		uint64_t inode; /* another socket under the same number has another one */
 		bool read;
 		bool write;
-	} watched[2];
+	} watched[ONCE_CONNECTIONS_MAX];
 	int forgotten;
 } fake;
 

@@ -52,7 +52,10 @@ static int64_t now(void *context)
 static bool loop_once(fake *fake)
 {
 	bool worked = false;
-	for (int i = 0; i < 2 && fake->batcher != NULL; i++) {
+	for (int i = 0; i < ONCE_CONNECTIONS_MAX && fake->batcher != NULL; i++) {
+		if (fake->watched[i].fd < 0) {
+			continue;
+		}
 		struct pollfd ready = {
 		    .fd = fake->watched[i].fd,
 		    .events = (short)((fake->watched[i].read ? POLLIN : 0) | (fake->watched[i].write ? POLLOUT : 0))};
@@ -127,7 +130,9 @@ void fake_open(fake *fake, const once_batcher_options *options)
 	memset(&fake->batcher, 0, sizeof *fake - offsetof(struct fake, batcher));
 	fake->version = once_contract_version();
 	fake->now = 1000000;
-	fake->watched[0].fd = fake->watched[1].fd = -1;
+	for (int i = 0; i < ONCE_CONNECTIONS_MAX; i++) {
+		fake->watched[i].fd = -1;
+	}
 	snprintf(fake->directory, sizeof fake->directory, "/tmp/pgonce-fake-XXXXXX");
 	assert_non_null(mkdtemp(fake->directory));
 	snprintf(fake->conninfo, sizeof fake->conninfo, "host=%s port=5432 user=u dbname=d", fake->directory);
@@ -141,8 +146,9 @@ void fake_close(fake *fake)
 	once_batcher_close(fake->batcher);
 	fake->batcher = NULL;
 	/* Nothing is left with the loop. */
-	assert_int_equal(fake->watched[0].fd, -1);
-	assert_int_equal(fake->watched[1].fd, -1);
+	for (int i = 0; i < ONCE_CONNECTIONS_MAX; i++) {
+		assert_int_equal(fake->watched[i].fd, -1);
+	}
 	fake_cut(fake);
 	if (fake->listener >= 0) {
 		close(fake->listener);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * play_batcher.c: clients of a batcher, for tests that break what is below it.
- *   play_batcher DSN KEYS SERIES
+ *   play_batcher DSN KEYS SERIES [CONNECTIONS]
  * Each of KEYS intents is attempted by three clients at a time, who come again until they get the
  * answer; whoever is told to run it reports it done. Prints one line when all have their answers.
  * Exit status 1 where an intent was given to two, or an answer is another one's.
@@ -30,6 +30,7 @@ static int errors[32];
 static int at_work;
 static int answered;
 static int refused;
+static size_t more; /* the most connections besides the two */
 static bool wrong;
 
 static void claim(attempt *attempt);
@@ -120,22 +121,23 @@ static void print_end(int keys)
 	for (int i = 0; i < keys; i++) {
 		once += granted[i] == 1;
 	}
-	printf(
-	    "granted_once=%d answered=%d refused=%d reconnects=%d resent=%d resolved=%d released=%d pending=%d errors=%d\n",
-	    once, answered, refused, (int)counted.connects - 2, (int)counted.resent, (int)counted.resolved_claims,
-	    (int)counted.released_claims, (int)counted.pending,
-	    errors[ONCE_DATABASE] + errors[ONCE_CONTRACT] + errors[ONCE_SERIALIZATION]);
+	printf("granted_once=%d answered=%d refused=%d reconnects=%d resent=%d resolved=%d released=%d pending=%d "
+	       "errors=%d more=%d\n",
+	       once, answered, refused, (int)counted.connects - 2, (int)counted.resent, (int)counted.resolved_claims,
+	       (int)counted.released_claims, (int)counted.pending,
+	       errors[ONCE_DATABASE] + errors[ONCE_CONTRACT] + errors[ONCE_SERIALIZATION], (int)more);
 }
 
 int main(int count, char **arguments)
 {
-	if (count != 4) {
+	if (count != 4 && count != 5) {
 		return 2;
 	}
 	int keys = atoi(arguments[2]);
 	int next = 0;
 	granted = calloc((size_t)keys, sizeof *granted);
-	if (granted == NULL || once_poll_open(arguments[1], NULL, &loop, NULL) != ONCE_OK) {
+	const once_batcher_options options = {.connections_max = count == 5 ? atoi(arguments[4]) : 0};
+	if (granted == NULL || once_poll_open(arguments[1], &options, &loop, NULL) != ONCE_OK) {
 		return 2;
 	}
 	printf("started\n");
@@ -156,6 +158,7 @@ int main(int count, char **arguments)
 			claim(one);
 		}
 		once_batcher_count(once_poll_batcher(loop), &counted);
+		more = counted.more_connections > more ? counted.more_connections : more;
 	}
 	print_end(keys);
 	once_poll_close(loop);

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from harness.disk import SlowDisk
 from harness.postgres import Postgres
 from harness.proxy import Proxy
 
@@ -22,10 +23,10 @@ PATIENCE_S = 100
 class Clients:
     """play_batcher, running."""
 
-    def __init__(self, dsn, keys, series="k"):
+    def __init__(self, dsn, keys, series="k", connections=2):
         self.keys = keys
         self.process = subprocess.Popen(
-            [SANITIZED / "tests/lib/play_batcher", dsn, str(keys), series],
+            [SANITIZED / "tests/lib/play_batcher", dsn, str(keys), series, str(connections)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=os.environ | {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"})
         assert self.process.stdout.readline() == "started\n"
@@ -73,6 +74,37 @@ def test_backends_ended_in_mid_batch_again_and_again_leave_each_intent_with_one_
     assert stored(db) == (6000, 6000)
     assert counted["reconnects"] > 5 and ended >= counted["reconnects"]
     assert counted["resent"] > 100
+
+
+@pytest.fixture(scope="module")
+def slow_server():
+    """On a disk as slow as a cloud volume."""
+    with SlowDisk() as disk, Postgres(fsync=True, environment=disk.environment) as server:
+        server.new_database()  # and the template: hundreds of files
+        disk.set(4)
+        yield server
+
+
+@pytest.mark.parametrize("connections", [3, 8])
+def test_a_slow_disk_gets_more_connections_and_each_intent_has_one_claimer(slow_server, connections):
+    db = slow_server.new_database()
+    counted = Clients(db.dsn(), 12000, connections=connections).end()
+    assert stored(db) == (12000, 12000)
+    assert counted["more"] == connections - 2 and counted["resent"] == 0
+
+
+def test_backends_of_many_connections_ended_in_mid_batch_leave_each_intent_with_one_claimer(slow_server):
+    db = slow_server.new_database()
+    clients = Clients(db.dsn(), 12000, connections=5)
+    ended, pause = 0, threading.Event()
+    while clients.running():
+        ended += db.value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                          " WHERE application_name = 'pgonce' AND datname = current_database() AND state = 'active'"
+                          " AND backend_start < clock_timestamp() - interval '600 ms'")
+        pause.wait(0.05)
+    counted = clients.end()
+    assert stored(db) == (12000, 12000)
+    assert counted["more"] > 0 and ended > 5 and counted["resent"] > 20
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
@@ -127,7 +159,7 @@ def test_a_server_that_stops_for_a_while_and_goes_on_gives_no_intent_to_two():
 
 @pytest.mark.plain("a sanitized library is for programs that are sanitized")
 def test_the_example_of_the_documentation_builds_and_charges_each_customer_once(db, tmp_path):
-    page = (ROOT / "docs/evented.md").read_text()
+    page = (ROOT / "docs/reference/c-evented.md").read_text()
     source = tmp_path / "example.c"
     source.write_text(re.search(r"```c\n(.*?)```", page, re.S).group(1))
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libpq", "libcrypto"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()

@@ -67,7 +67,10 @@ static void thousands_over_many_tenants_with_bad_ones_among_them_all_get_their_o
 	static const char *const bad_headers[] = {"{", "{\"a\":\"\\u0000\"}", "not json"};
 	(void)state;
 	for (int prepare = 0; prepare < 2; prepare++) {
-		once_poll *loop = open_loop("", &(once_batcher_options){.prepare = prepare});
+		/* A slow machine's answers are late, and not lost. */
+		const once_batcher_options options = {
+		    .prepare = prepare, .answer_timeout_ms = 60000, .operation_timeout_ms = 60000};
+		once_poll *loop = open_loop("", &options);
 		for (int i = 0; i < MANY; i++) {
 			told[i] = (seen){0};
 			snprintf(tenants[i], sizeof tenants[i], "t%d", i % 37);
@@ -399,6 +402,115 @@ static void a_poll_loop_waits_no_longer_than_it_is_told(void **state)
 	once_poll_close(loop);
 }
 
+/* ---- Several nodes ---- */
+
+static void execute(const char *statement)
+{
+	PGresult *result = PQexec(once_session_connection(session), statement);
+	assert_true(PQresultStatus(result) == PGRES_COMMAND_OK || PQresultStatus(result) == PGRES_TUPLES_OK);
+	PQclear(result);
+}
+
+static void ask_slots(once_poll *loop, seen *seen)
+{
+	once_error *error = NULL;
+	memset(seen, 0, sizeof *seen);
+	assert_ok(once_batcher_slots(once_poll_batcher(loop), note, seen, NULL, &error), error);
+	run_all(loop);
+}
+
+static int slot_seen;
+
+static void note_slot(void *argument, const once_answer *answer, const once_error *error)
+{
+	note(argument, answer, error);
+	slot_seen = answer == NULL ? -1 : once_answer_slot(answer);
+}
+
+static int ask_slot_of(once_poll *loop, const char *tenant)
+{
+	seen seen = {0};
+	once_error *error = NULL;
+	assert_ok(once_batcher_slot_of(once_poll_batcher(loop), tenant, note_slot, &seen, NULL, &error), error);
+	run_all(loop);
+	assert_int_equal(seen.verdict, ONCE_STORED);
+	return slot_seen;
+}
+
+/* 0: the slot is closed, or not known. */
+static int64_t epoch_of(once_poll *loop, int slot)
+{
+	bool open = true;
+	int64_t epoch = once_batcher_slot_epoch(once_poll_batcher(loop), slot, &open);
+	return open ? epoch : 0;
+}
+
+/* A node that is not divided is as one that is away. */
+static void slots_are_asked_with_each_connection_and_on_demand(void **state)
+{
+	(void)state;
+	const once_batcher_options options = {.divided = true, .impatient = true, .prepare = true};
+	seen seen[3] = {0};
+	once_error *error = NULL;
+	once_poll *loop = open_loop("", &options);
+	ask_slots(loop, &seen[0]);
+	assert_int_equal(seen[0].code, ONCE_CONNECTION);
+	assert_int_equal(counted(loop).connects, 0);
+	assert_int_equal(epoch_of(loop, 0), 0);
+	once_poll_close(loop);
+	execute("CALL once.divide(true)");
+	loop = open_loop("", &options);
+	int slot = ask_slot_of(loop, "acme");
+	assert_int_equal(slot, ask_slot_of(loop, "acme"));
+	assert_true(slot >= 0 && slot < ONCE_SLOTS);
+	assert_int_equal(epoch_of(loop, slot), 1); /* asked when it connected */
+	assert_int_equal(epoch_of(loop, -1), 0);
+	assert_int_equal(epoch_of(loop, ONCE_SLOTS), 0);
+	char statement[80];
+	snprintf(statement, sizeof statement, "SELECT once_job.close_slot(%d)", slot);
+	execute(statement);
+	/*
+	 * The reports' connection is lost, and its next one finds the slot closed: only what the claims'
+	 * connection says counts, in its order.
+	 */
+	while (counted(loop).connects < 2) {
+		assert_ok(once_poll_run(loop, 1000, &error), error);
+	}
+	execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+	        " AND datname = current_database() AND query NOT LIKE '%once.slot_of%'");
+	while (counted(loop).connects < 3) {
+		assert_ok(once_poll_run(loop, 1000, &error), error);
+	}
+	/* All claims of the tenant have one statement, and one round trip tells them. */
+	uint64_t before = counted(loop).failed_transactions;
+	for (int i = 0; i < 3; i++) {
+		claim(loop, "acme", keys[i], &seen[i]);
+	}
+	run_all(loop);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(seen[i].code, ONCE_SLOT_CLOSED);
+	}
+	assert_int_equal(counted(loop).failed_transactions, before + 1);
+	assert_int_equal(epoch_of(loop, slot), 1); /* as the claims' connection was told last */
+	ask_slots(loop, &seen[0]);
+	assert_int_equal(seen[0].verdict, ONCE_STORED);
+	assert_int_equal(epoch_of(loop, slot), 0);
+	bool open = true;
+	assert_int_equal(once_batcher_slot_epoch(once_poll_batcher(loop), slot, &open), 1);
+	assert_false(open);
+	snprintf(statement, sizeof statement, "SELECT once_job.open_slot(%d, 5000000000)", slot);
+	execute(statement);
+	ask_slots(loop, &seen[0]);
+	assert_int_equal(epoch_of(loop, slot), INT64_C(5000000000));
+	once_poll_close(loop);
+	execute("CALL once.undivide()");
+	loop = open_loop("", NULL);
+	assert_code(ONCE_USAGE, once_batcher_slots(once_poll_batcher(loop), note, &seen[0], NULL, &error), error);
+	assert_code(ONCE_USAGE, once_batcher_slot_of(once_poll_batcher(loop), "t", note, &seen[0], NULL, &error), error);
+	assert_code(ONCE_USAGE, once_batcher_slots(NULL, note, &seen[0], NULL, &error), error);
+	once_poll_close(loop);
+}
+
 int main(void)
 {
 	session = open_session();
@@ -414,6 +526,7 @@ int main(void)
 	    cmocka_unit_test(answers_much_larger_than_the_requests_come_in_smaller_batches),
 	    cmocka_unit_test(a_poll_loop_may_be_closed_by_a_callback),
 	    cmocka_unit_test(a_poll_loop_waits_no_longer_than_it_is_told),
+	    cmocka_unit_test(slots_are_asked_with_each_connection_and_on_demand),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	once_session_close(session);

@@ -15,7 +15,8 @@ typedef struct script {
 	once_effect_result ends;
 	const char *before_end; /* a statement that fails, run before such an end */
 	bool keeps_failed;      /* its result is not handed over */
-	once_session *other;    /* a rival transaction, run inside the effect */
+	once_bytes failure_body;
+	once_session *other; /* a rival transaction, run inside the effect */
 	const char *other_sql;
 } script;
 
@@ -46,6 +47,7 @@ static once_effect_result play(PGconn *connection, void *argument, once_outcome 
 			}
 		}
 		outcome->response_status = 422;
+		outcome->response_body = script->failure_body;
 		outcome->error_code = "refused";
 		outcome->error_message = "the card was declined";
 		return script->ends;
@@ -120,6 +122,25 @@ static void a_final_failure_after_a_failed_statement_is_recorded_all_the_same(vo
 	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error),
 	            error);
 	assert_int_equal(effects(), 0);
+}
+
+static void a_final_failure_whose_outcome_is_refused_stores_nothing(void **state)
+{
+	(void)state;
+	setup_tables();
+	static char large[2 << 20];
+	script script = {
+	    .fail_runs = 1, .ends = ONCE_EFFECT_FAILED, .failure_body = {.data = large, .length = sizeof large}};
+	once_error *error = NULL;
+	once_answer *answer = NULL;
+	once_intent intent = {.scope = "x", .key = "too large"};
+	assert_code(ONCE_TOO_LARGE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error),
+	            error);
+	assert_int_equal(script.runs, 1);
+	assert_int_equal(effects(), 0);
+	assert_ok(once_peek(session, &intent, &answer, &error), error);
+	assert_int_equal(once_answer_verdict(answer), ONCE_ABSENT);
+	once_answer_free(answer);
 }
 
 static void an_aborted_effect_leaves_no_trace(void **state)
@@ -307,8 +328,11 @@ static void statements_run_once_in_one_round_trip_and_replay(void **state)
 	once_session_prepare(session, prepare);
 	once_error *error = NULL;
 	once_intent intent = {.scope = "x", .key = prepare ? "statements, prepared" : "statements"};
-	once_outcome outcome = {
-	    .response_status = 201, .response_body = bytes_of("two"), .response_headers = "{}", .result_type = "effect"};
+	once_outcome outcome = {.response_status = 201,
+	                        .response_body = bytes_of("two"),
+	                        .response_headers = "{\"a\": \"b\"}",
+	                        .result_type = "effect",
+	                        .result_id = "7"};
 	once_statement statements[] = {insert_once, {.sql = "SELECT count(*) FROM effect"}};
 	for (int i = 0; i < 3; i++) {
 		once_answer *answer = NULL;
@@ -319,7 +343,10 @@ static void statements_run_once_in_one_round_trip_and_replay(void **state)
 		assert_int_equal(once_answer_fence(answer), 1);
 		assert_int_equal(once_answer_response_status(answer), 201);
 		assert_memory_equal(once_answer_response_body(answer).data, "two", 3);
+		assert_int_equal(once_answer_response_body(answer).length, 3);
+		assert_string_equal(once_answer_response_headers(answer), "{\"a\": \"b\"}");
 		assert_string_equal(once_answer_result_type(answer), "effect");
+		assert_string_equal(once_answer_result_id(answer), "7");
 		once_answer_free(answer);
 	}
 	assert_int_equal(effects(), 1);
@@ -385,6 +412,7 @@ int main(void)
 	    cmocka_unit_test(an_effect_runs_once_and_every_retry_gets_its_answer),
 	    cmocka_unit_test(a_final_failure_is_recorded_and_its_effect_rolled_back),
 	    cmocka_unit_test(a_final_failure_after_a_failed_statement_is_recorded_all_the_same),
+	    cmocka_unit_test(a_final_failure_whose_outcome_is_refused_stores_nothing),
 	    cmocka_unit_test(an_aborted_effect_leaves_no_trace),
 	    cmocka_unit_test(an_effect_that_asks_for_it_runs_again_until_the_deadline),
 	    cmocka_unit_test(the_longest_deadline_is_no_deadline),

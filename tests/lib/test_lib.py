@@ -13,11 +13,12 @@ from harness.pgbouncer import PROGRAM as PGBOUNCER
 from harness.pgbouncer import PgBouncer
 from harness.postgres import PORT, wait_until
 from harness.proxy import Proxy, Rule, hang_up
+from harness.release import VERSION
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
-C_TESTS = ["json", "names", "contract", "refusals", "trace", "execute", "pipeline", "memory", "batcher", "batcher_away", "batcher_loss", "batcher_memory", "batcher_server",
+C_TESTS = ["json", "names", "contract", "refusals", "trace", "execute", "ended", "pipeline", "memory", "batcher", "batcher_away", "batcher_loss", "batcher_memory", "batcher_more", "batcher_server",
            "batcher_shared"]
 
 
@@ -71,10 +72,10 @@ def played(db):
 
 
 # What is sent in an execution, in its order; a connection can be lost at each.
-STEPS = ["BEGIN", "once.start", "SAVEPOINT", "INSERT INTO play_effect", "once.finish", "COMMIT"]
+STEPS = ["BEGIN", "once.start", "INSERT INTO play_effect", "once.finish", "COMMIT"]
 
 
-# The form with statements has no savepoint, and its outcome comes first.
+# The form with statements has its outcome first.
 STEPS_OF_STATEMENTS = ["BEGIN", "once.finish_new", "INSERT INTO play_effect", "COMMIT"]
 MODES_AND_STEPS = [("effect", step) for step in STEPS] + [("statements", step) for step in STEPS_OF_STATEMENTS]
 
@@ -97,7 +98,7 @@ def test_a_connection_lost_at_any_step_ends_in_one_effect_and_its_answer(server,
 
 
 # Prepared, a step is a Bind of its statement's name; the first execution, which prepares, is over by then. Not by its text: that went out before.
-PREPARED_STEPS = ["once_begin_", "once_start_", "once_savepoint_", "INSERT INTO play_effect", "once_finish_", "once_commit_"]
+PREPARED_STEPS = ["once_begin_", "once_start_", "INSERT INTO play_effect", "once_finish_", "once_commit_"]
 PREPARED_STEPS_OF_STATEMENTS = ["once_begin_", "once_finish_new_", "once_text_", "once_commit_"]
 PREPARED = [("effect", step) for step in PREPARED_STEPS] + [("statements", step) for step in PREPARED_STEPS_OF_STATEMENTS]
 
@@ -108,7 +109,7 @@ class ThirdBind(Rule):
     def __init__(self, action, mode, step):
         super().__init__("frontend", action, step.encode())
         # In a replay there is a begin and a start, and in one of statements all of them, sent behind the start that stops them.
-        again = mode == "statements" or step in ("once_begin_", "once_start_", "once_savepoint_")
+        again = mode == "statements" or step in ("once_begin_", "once_start_")
         self.spared = 2 if again else 1
 
     def meets(self, direction, kind, body):
@@ -153,6 +154,212 @@ def test_an_answer_to_commit_that_never_comes_is_asked_for_or_said_to_be_unknown
         assert answer == ("error outcome_unknown retriable=1 outcome_unknown=1" if attached else "ok replay_success answer")
         assert play(proxy, played, name, "l") == "ok replay_success answer"
     assert played.value("SELECT count(*) FROM play_effect WHERE key = 'l'") == 1
+
+
+# ---- An effect that fails for good: rolled back, and stored by a second transaction ----
+
+FAILED = "error final_failure retriable=0 outcome_unknown=0"
+# What is sent after the effect, in its order; and the how manieth message with this text that is.
+STEPS_OF_FAILURE = [("once.started", 1), ("ROLLBACK", 1), ("BEGIN", 2), ("once.start(", 2), ("once.finish", 1), ("COMMIT", 1)]
+# The warm-up stores a failure and is told it again: each of them, and a BEGIN and a start more.
+PREPARED_STEPS_OF_FAILURE = [
+    ("once_noted_start_", 2), ("once_rollback_", 2), ("once_begin_", 5), ("once_start_", 5), ("once_finish_", 2), ("once_commit_", 2)]  # fmt: skip
+
+
+class Nth(Rule):
+    """Meets the nth message that runs this text."""
+
+    def __init__(self, action, text, nth):
+        super().__init__("frontend", action, text.encode())
+        self.left = nth
+
+    def meets(self, direction, kind, body):
+        self.left -= super().meets(direction, kind, body)
+        return self.left == 0
+
+
+class Hold(Nth):
+    """Loses nothing: the message waits until thaw()."""
+
+    def __init__(self, proxy, text, nth):
+        super().__init__("hold", text, nth)
+        self.proxy = proxy
+
+    def meets(self, direction, kind, body):
+        if super().meets(direction, kind, body):
+            self.left = -1
+            self.proxy.freeze("frontend")
+            self.fired.set()
+        return False
+
+
+def failures(db, key="k"):
+    return db.value("SELECT count(*) FROM once.intent WHERE key = %s AND state = 'failed_final'", key)
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["text", "prepared"])
+@pytest.mark.parametrize("action", ["drop", "forward", "swallow"])
+@pytest.mark.parametrize("at", range(len(STEPS_OF_FAILURE)), ids=[f"{text}-{nth}" for text, nth in STEPS_OF_FAILURE])
+def test_a_connection_lost_while_a_failure_is_stored_repeats_the_storing_and_never_the_effect(server, played, at, action, prepared):
+    with Proxy(server) as proxy:
+        rule = proxy._add(Nth(action, *(PREPARED_STEPS_OF_FAILURE if prepared else STEPS_OF_FAILURE)[at]))
+        assert play(proxy, played, "failing", "k", prepared=prepared) == f"{FAILED} runs=1"
+        assert rule.fired.wait(20)
+        assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (1, 0)
+        assert play(proxy, played, "failing", "k") == f"{FAILED} runs=0"
+
+
+@pytest.mark.parametrize("action", ["drop", "forward", "swallow"])
+@pytest.mark.parametrize("at", range(len(STEPS_OF_FAILURE)), ids=[f"{text}-{nth}" for text, nth in STEPS_OF_FAILURE])
+def test_a_failure_that_is_not_stored_on_the_callers_connection_is_unknown_after_commit_alone(server, played, at, action):
+    text, nth = STEPS_OF_FAILURE[at]
+    with Proxy(server) as proxy:
+        rule = proxy._add(Nth(action, text, nth))
+        answer = play(proxy, played, "attached_failing", "k")
+        assert rule.fired.wait(20)
+        # What travels with COMMIT may be followed by it: the server may have it.
+        unknown = text in ("once.finish", "COMMIT")
+        assert answer == ("error outcome_unknown retriable=1 outcome_unknown=1" if unknown else "error connection retriable=1 outcome_unknown=0") + " runs=1"
+        stored = text == "COMMIT" and action == "swallow"
+        assert not stored or failures(played) == 1
+        again = play(proxy, played, "attached_failing", "k")
+        assert again == f"{FAILED} runs={0 if stored else 1}" or (unknown and again.startswith(FAILED))
+        assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (1, 0)
+
+
+# Before the ROLLBACK the failing attempt holds the intent, and afterwards nobody does.
+BETWEEN = ("BEGIN", 2)
+
+
+def play_held(server, db, between):
+    """A failing execution, during which something else happens between its two transactions."""
+    with Proxy(server) as proxy:
+        rule = proxy._add(Hold(proxy, *BETWEEN))
+        process = play_in_background(proxy.dsn(db.name), "failing", "k", False)
+        assert rule.fired.wait(20)
+        between()
+        proxy.thaw()
+        return process.communicate(timeout=60)[0].strip()
+
+
+def attempt(db, mode):
+    """Waits until the ROLLBACK, which was sent just now, has let go."""
+    answers = []
+
+    def settles():
+        done = run(command_of_play(db.dsn(), mode, "k", 20000, False, SANITIZED))
+        answers[:] = [done.stdout.strip()]
+        return not answers[0].startswith("error active")
+
+    wait_until(settles, "the rollback")
+    return answers[0]
+
+
+def test_another_attempt_that_succeeds_before_the_failure_is_stored_gives_the_answer(server, played):
+    answer = play_held(server, played, lambda: attempt(played, "effect"))
+    assert answer == "ok replay_success answer runs=1"
+    assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (0, 1)
+
+
+def test_another_attempt_that_fails_before_the_failure_is_stored_gives_its_failure(server, played):
+    answer = play_held(server, played, lambda: attempt(played, "failing"))
+    assert answer == f"{FAILED} runs=1"
+    assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (1, 0)
+
+
+START_OF = "SELECT once.start('play', 'k', decode(repeat('07', 1) || repeat('00', 31), 'hex'))"
+OTHERS = {
+    "active": (f"BEGIN; {START_OF}", "error active retriable=1 outcome_unknown=0"),
+    "mismatch": ("SELECT once.claim('play', 'k', decode(repeat('08', 32), 'hex'), 'other')", "error mismatch retriable=0 outcome_unknown=0"),
+    "in_doubt": ("SELECT once.claim('play', 'k', decode(repeat('07', 1) || repeat('00', 31), 'hex'), 'other');"
+                 "SELECT once.fail('play', 'k', 1, retryable => NULL)", "error in_doubt retriable=0 outcome_unknown=0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", OTHERS)
+def test_what_another_attempt_holds_or_leaves_before_the_failure_is_stored_is_the_error(server, played, verdict):
+    sql, error = OTHERS[verdict]
+    rival = played.connect()
+
+    def between():
+        free = "SELECT NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+        wait_until(lambda: played.value(free), "the rollback")
+        rival.cursor().execute(sql)
+
+    assert play_held(server, played, between) == f"{error} runs=1"
+    rival.close()
+    assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (0, 0)
+
+
+# A failure that is stored meets this at once, or as often as it says.
+MEETS = """
+    CREATE SEQUENCE met;
+    GRANT ALL ON SEQUENCE met TO PUBLIC;
+    CREATE FUNCTION meet() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN IF NEW.state = 'failed_final' AND nextval('public.met') <= {} THEN RAISE SQLSTATE '{}'; END IF; RETURN NEW; END $$;
+    CREATE TRIGGER meet BEFORE INSERT ON once.intent FOR EACH ROW EXECUTE FUNCTION meet()"""
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "55P03"])
+def test_a_race_while_a_failure_is_stored_repeats_the_storing_and_never_the_effect(server, played, sqlstate):
+    played.execute(MEETS.format(3, sqlstate))
+    with Proxy(server) as proxy:
+        assert play(proxy, played, "failing", "k") == f"{FAILED} runs=1"
+    assert played.value("SELECT last_value FROM met") == 4
+    assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (1, 0)
+
+
+@pytest.mark.parametrize("sqlstate, error", [("40001", "serialization"), ("55P03", "database")])
+def test_a_failure_that_cannot_be_stored_by_the_deadline_is_the_error_that_it_met(server, played, sqlstate, error):
+    played.execute(MEETS.format(1000000, sqlstate))
+    with Proxy(server) as proxy:
+        assert play(proxy, played, "failing", "k", deadline_ms=200) == f"error {error} retriable=1 outcome_unknown=0 runs=1"
+    assert (failures(played), played.value("SELECT count(*) FROM play_effect")) == (0, 0)
+
+
+def test_a_failure_is_stored_even_if_the_deadline_has_passed_in_the_effect(server, played):
+    with Proxy(server) as proxy:
+        proxy.delay(0.05)
+        assert play(proxy, played, "failing", "k", deadline_ms=1) == f"{FAILED} runs=1"
+    assert failures(played) == 1
+
+
+def test_a_failure_whose_commit_is_lost_with_the_database_is_unknown_when_the_deadline_passes(server, played):
+    with LastProxy(server) as proxy:
+        rule = proxy._add(Nth("swallow", "COMMIT", 1))
+        assert play(proxy, played, "failing", "k", 600) == "error outcome_unknown retriable=1 outcome_unknown=1 runs=1"
+        assert rule.fired.wait(20)
+    with Proxy(server) as again:
+        assert play(again, played, "failing", "k") == f"{FAILED} runs=0"
+
+
+@pytest.mark.parametrize("ends, answer", [("cancel", "error database retriable=1 outcome_unknown=0 runs=1"), ("terminate", f"{FAILED} runs=1")])
+def test_a_backend_that_is_stopped_while_it_stores_a_failure_is_not_asked_for_the_effect_again(server, played, ends, answer):
+    played.execute("""
+        CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN IF NEW.state = 'failed_final' THEN PERFORM pg_advisory_xact_lock(4711); END IF; RETURN NEW; END $$;
+        CREATE TRIGGER hold BEFORE INSERT ON once.intent FOR EACH ROW EXECUTE FUNCTION hold()""")
+    holder = played.connect()
+    holder.cursor().execute("SELECT pg_advisory_lock(4711)")
+    process = play_in_background(played.dsn(), "failing", "k", False)
+    played.execute(f"SELECT pg_{ends}_backend({held_backend(played)})")
+    holder.cursor().execute("SELECT pg_advisory_unlock_all()")
+    assert process.communicate(timeout=60)[0].strip() == answer
+    holder.close()
+    assert failures(played) == (ends == "terminate")
+    with Proxy(server) as proxy:
+        assert play(proxy, played, "failing", "k") == f"{FAILED} runs={int(ends == 'cancel')}"
+
+
+def test_a_process_that_ends_before_its_failure_is_stored_leaves_nothing_and_the_next_attempt_runs(server, played):
+    with Proxy(server) as proxy:
+        rule = proxy._add(Hold(proxy, *BETWEEN))
+        process = play_in_background(proxy.dsn(played.name), "failing", "k", False)
+        assert rule.fired.wait(20)
+        process.kill()
+        process.communicate(timeout=60)
+    assert failures(played) == 0
+    assert attempt(played, "effect") == "ok proceed answer"
 
 
 HOLD_AT_COMMIT = """
@@ -366,6 +573,61 @@ def test_nothing_runs_on_a_verdict_that_start_does_not_have(server, played, verd
     assert played.value("SELECT count(*) FROM play_effect") == 0
 
 
+SHAPES = {
+    "nothing": ("once.started", "NULL::once.started"),
+    "text": ("text", "'proceed'::text"),
+    "too short": ("TABLE (verdict text, state text)", "'proceed'::text, NULL::text"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_runs_on_an_answer_of_a_form_that_start_does_not_have(server, played, shape):
+    returns, value = SHAPES[shape]
+    played.execute(f"""
+        ALTER FUNCTION once.start(text, text, bytea, text, text) RENAME TO own_start;
+        CREATE FUNCTION once.start(scope text, key text, fingerprint bytea, tenant text, traceparent text) RETURNS {returns}
+        LANGUAGE sql AS $$ SELECT {value} $$""")
+    with Proxy(server) as proxy:
+        assert play(proxy, played, "effect", "k") == "error contract retriable=0 outcome_unknown=0"
+    assert played.value("SELECT count(*) FROM play_effect") == 0
+
+
+# ---- An effect that ends its transaction itself ----
+
+ENDED = "error in_doubt retriable=0 outcome_unknown=1"
+
+
+@pytest.mark.parametrize("action", ["drop", "forward", "swallow"])
+@pytest.mark.parametrize("text", ["ROLLBACK", "once.claim"])
+def test_a_connection_lost_while_a_doubt_is_stored_repeats_the_storing_and_never_the_effect(server, played, action, text):
+    with Proxy(server) as proxy:
+        rule = proxy._add(Nth(action, text, 1))
+        assert play(proxy, played, "ending", "k") == f"{ENDED} runs=1"
+        assert rule.fired.wait(20)
+        assert play(proxy, played, "ending", "k") == "error in_doubt retriable=0 outcome_unknown=0 runs=0"
+    assert played.value("SELECT state || ' ' || error_code FROM once.intent WHERE key = 'k'") == "in_doubt transaction_ended"
+    assert played.value("SELECT count(*) FROM play_effect") == 1
+
+
+@pytest.mark.parametrize("action", ["drop", "forward", "swallow"])
+@pytest.mark.parametrize("text", ["once.started", "ROLLBACK"])
+def test_a_connection_lost_while_an_effect_is_taken_back_to_run_again_is_no_doubt(server, played, action, text):
+    with Proxy(server) as proxy:
+        rule = proxy._add(Nth(action, text, 1))
+        assert play(proxy, played, "again", "k") == "ok proceed answer runs=2"
+        assert rule.fired.wait(20)
+    assert played.value("SELECT count(*) FROM play_effect") == 1
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "55P03"])
+def test_a_race_while_a_doubt_is_stored_repeats_the_storing_and_never_the_effect(server, played, sqlstate):
+    played.execute(MEETS.format(3, sqlstate).replace("failed_final", "processing"))
+    with Proxy(server) as proxy:
+        assert play(proxy, played, "ending", "k") == f"{ENDED} runs=1"
+    assert played.value("SELECT last_value FROM met") == 4
+    assert played.value("SELECT state FROM once.intent WHERE key = 'k'") == "in_doubt"
+
+
 HEADERS = ("pgonce.h", "pgonce_batcher.h")
 
 
@@ -395,7 +657,7 @@ def test_each_function_of_the_headers_is_for_users_and_not_for_tests_alone():
     """A program of this tree calls it, an example, or a page that people write names it."""
     texts = [path.read_text() for folder in ("broker", "cli", "consume", "examples", "gateway", "keeper", "lib", "relay", "runtime")
              for path in (ROOT / folder).rglob("*.[ch]") if "node_modules" not in path.parts]
-    texts += [path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.name != "c.md"]
+    texts += [path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if path.name != "c.md"]
     # A definition begins its line, with its type before it; what else names a function uses it.
     used = set(re.findall(r"\bonce_[a-z_]+", re.sub(r"^\w[^\n;=]*?\bonce_[a-z_]+\(", "", "\n".join(texts), flags=re.M)))
     assert set().union(*map(declared, HEADERS)) <= used
@@ -416,7 +678,7 @@ def test_a_program_builds_against_the_installed_library(tmp_path):
     assert "-lpgonce" in flags
     done = run(["gcc", source, "-o", tmp_path / "a", f"-I{header}", f"-L{library}", "-lpgonce", *libpq])
     assert done.returncode == 0, done.stdout
-    assert run([tmp_path / "a"], LD_LIBRARY_PATH=str(library)).stdout.strip() == "1.0.0"
+    assert run([tmp_path / "a"], LD_LIBRARY_PATH=str(library)).stdout.strip() == VERSION
     # And statically, in a program whose own functions are called as one of the library's files calls its own.
     source.write_text('#include <pgonce.h>\n#include <stdio.h>\n'
                       'int sleep_ms(void); int sleep_ms(void) { return 7; }\n'
@@ -425,4 +687,4 @@ def test_a_program_builds_against_the_installed_library(tmp_path):
     flags = run(["pkg-config", "--libs", "libpq", "libcrypto"]).stdout.split()
     done = run(["gcc", source, "-o", tmp_path / "b", f"-I{header}", *libpq, library / "libpgonce.a", *flags])
     assert done.returncode == 0, done.stdout
-    assert run([tmp_path / "b"]).stdout.strip() == "1.0.0"
+    assert run([tmp_path / "b"]).stdout.strip() == VERSION

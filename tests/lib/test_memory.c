@@ -59,6 +59,12 @@ static once_effect_result insert(PGconn *connection, void *argument, once_outcom
 	return ONCE_EFFECT_DONE;
 }
 
+static once_effect_result refuse(PGconn *connection, void *argument, once_outcome *outcome, PGresult **failed)
+{
+	(void)insert(connection, argument, outcome, failed);
+	return ONCE_EFFECT_FAILED;
+}
+
 /* Everything that allocates, on the intent `key`. Returns the first code that is not OK. */
 static once_code use_everything(const char *key)
 {
@@ -71,8 +77,11 @@ static once_code use_everything(const char *key)
 	once_statement statement = {.sql = "SELECT 1"};
 	once_session *attached = NULL;
 	char other_key[64];
+	char refused_key[64];
 	snprintf(other_key, sizeof other_key, "%s (claim)", key);
+	snprintf(refused_key, sizeof refused_key, "%s (refused)", key);
 	once_intent claimed = {.scope = "memory", .key = other_key};
+	once_intent refused_intent = {.scope = "memory", .key = refused_key};
 	once_code code = once_session_attach(once_session_connection(session), &attached, &error);
 	if (code == ONCE_OK) {
 		once_session_prepare(attached, prepares);
@@ -89,6 +98,13 @@ static once_code use_everything(const char *key)
 	}
 	once_answer_free(answer);
 	answer = NULL;
+	if (code == ONCE_OK) {
+		once_code failed =
+		    once_execute(attached, &refused_intent, &fingerprint, refuse, refused_key, NULL, &answer, &error);
+		code = failed == ONCE_FINAL_FAILURE ? ONCE_OK : failed;
+		once_error_free(error);
+		error = NULL;
+	}
 	if (code == ONCE_OK) {
 		code = once_claim_many(attached, "", 1, &claimed, &fingerprint, NULL, 0, 0, &answers, &error);
 	}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The model of the protocol (model/, docs/model.md): every state of each small configuration is searched, each mutation is caught, nothing in the
+"""The model of the protocol (model/, model/README.md): every state of each small configuration is searched, each mutation is caught, nothing in the
 model is dead, and its words and changes of state are those of the database."""
 import pathlib
 import re
@@ -69,7 +69,7 @@ def test_every_formula_is_searched_and_seen_to_fail():
     assert {name for formula in check.FORMULAS for name in formula.within.split()} <= {each.name for each in (*check.SMALL, *check.LARGE)}
     assert all(any(formula in check.formulas_within(each) for each in check.SMALL) for formula in check.FORMULAS)
     assert {formula for _, formula in BROKEN} == set(check.FORMULAS)
-    documented = (check.HERE.parent / "docs" / "model.md").read_text()
+    documented = (check.HERE / "README.md").read_text()
     for formula in check.FORMULAS:
         within, broken_by = (", ".join(names.split()) for names in (formula.within, formula.broken_by))
         assert re.search(rf"^\| `{formula.name}` \| {formula.property} \| .* \| {within} \| {broken_by} \|$", documented, re.M), formula.name
@@ -84,7 +84,10 @@ def test_every_change_of_state_happens_in_some_configuration(searched):
     if set(searched) != {each.name for each in check.SMALL}:
         pytest.skip("not all configurations were searched here")
     reached = set()
-    for found in searched.values():
+    for configuration in check.SMALL:
+        if configuration.file == "nodes.pml":
+            continue  # spin merges the steps of `change` there with the next ones, and does not count them
+        found = searched[configuration.name]
         missed = found.unreached.get("backend", found.unreached.get("consumer", set()))
         reached |= {edge for line, edge in edges().items() if ("transitions.pml", line) not in missed}
     assert set(edges().values()) - reached == NEVER

@@ -128,14 +128,16 @@ class Side:
             return self.answer(self.admin, f"BEGIN; LOCK TABLE once.intent IN {what[5:]} MODE", ())
         # These lock another day, on which C holds no lock and SQL may; or an index, on which either may hold one. A right that is given or taken away is noticed in an open
         # transaction when it next waits for a lock: C looks before it plans.
-        if what in ("DAY", "CLOSE", "MISSING") or what.startswith(("ALTER TABLE", "REINDEX", "GRANT", "REVOKE")):
+        if what in ("DAY", "CLOSE", "MISSING", "EVENTS") or what.startswith(("ALTER TABLE", "REINDEX", "GRANT", "REVOKE")):
             for connection in self.sessions:
                 with contextlib.suppress(psycopg2.Error):
                     connection.cursor().execute("COMMIT")
         today = int(time.time() // 86400)
         what = {"DAY": f"SELECT once.retire_day({today - 8})",
                 "CLOSE": f"SELECT once._close_day(d) FROM once._days('once.intent', 'intent_d') AS d WHERE d < {today}",  # the oldest first
-                "MISSING": f"DROP TABLE once.intent_d{today - 3}"}.get(what, what)  # fmt: skip
+                "MISSING": f"DROP TABLE once.intent_d{today - 3}",
+                "EVENTS": f"""SELECT once._make_day('outbox', {today - 1}) WHERE to_regclass('once.outbox_d{today - 1}') IS NULL;
+                              UPDATE once.outbox SET day = {today - 1} WHERE day = {today}"""}.get(what, what)  # fmt: skip
         return self.answer(self.admin, what, ())
 
     def call(self, session, connection, way, function, arguments):

@@ -239,7 +239,7 @@ class Maker:
         draw, past, key = self.draw, "clock_timestamp() - interval '1 hour'", self.draw.choice(self.keys)
         return draw.choice((
             "SELECT once.add_days()", "SELECT once.add_days(4)", "SELECT once.set_keeping(horizon_days => 2)", "SELECT once.set_keeping(horizon_days => 7)",
-            "DAY", "CLOSE", "MISSING",
+            "DAY", "CLOSE", "MISSING", "EVENTS",
             f"UPDATE once.intent SET lease_until = {past} WHERE state IN ('processing', 'in_doubt')",
             f"UPDATE once.intent SET expires_at = {past} WHERE key = '{key}'",
             f"UPDATE once.intent SET state = 'in_doubt', error_code = 'lost' WHERE key = '{key}' AND state = 'processing'",

@@ -144,12 +144,19 @@ MUTATIONS = {
     "a retention": ([("claim.c", "|| !PG_ARGISNULL(CLAIM_RETENTION)", "")], STORY("terms that are no hours, or none"), {}),
     "a long owner": ([("claim.c", "if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) {", "if (false) {")], STORY("an owner that is long"), {}),
     "the scope's own policy": ([("store.c", "if (row == NULL) {\n\t\t\tnative_key_of_text", "{\n\t\t\tnative_key_of_text")], STORY("a claim of a policy"), {}),
-    "an event's lock": ([("outbox.c", "native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&", "")],
+    "an event's lock": ([("outbox.c", "native_lock_id(native_event_lock_number(&intent, kind)) &&", "")],
                         t.test_an_event_that_another_transaction_emits_is_refused, {}),
     "an event that is being inserted": ([("outbox.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
                                         t.test_an_event_that_somebody_inserts_by_hand_is_sql_s_business, {}),
-    "earlier days": ([("outbox.c", "is_first_day(outbox, day) &&", "")], c.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
-    "later days": ([("outbox.c", "DatumGetInt64(last) / 256 == day &&", "")], c.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
+    "earlier days": ([("outbox.c", "&& !may_be_earlier(contract, outbox, day, &intent, kind)", "")], c.test_an_event_of_an_earlier_or_later_day_is_sql_s_business, {}),
+    "earlier days, both ways": ([("outbox.c", "&& !may_be_earlier(contract, outbox, day, &intent, kind)", "")], STORY("events of yesterday"), {}),
+    "each earlier day": ([("outbox.c", "for (int i = 0; i < count; i++) {\n\t\toutbox_leaf leaf;", "for (int i = 0; i < count && i < 1; i++) {\n\t\toutbox_leaf leaf;")],
+                         c.test_an_event_of_an_earlier_or_later_day_is_sql_s_business, {}),
+    "earlier days that are not plain": ([("outbox.c", "bool found = relation == NULL ||", "bool found = relation != NULL &&")],
+                                        c.test_a_change_of_an_earlier_day_s_outbox_sends_emit_to_sql, {"change": "ALTER TABLE OUTBOX RENAME TO x", "back": "ALTER TABLE once.x RENAME TO outbox_dDAY"}),
+    "more earlier days": ([("outbox.c", "if (count == DAYS_KNOWN - 1) { return -1; }", "if (count == DAYS_KNOWN - 1) { break; }")],
+                          c.test_more_days_of_the_outbox_than_c_looks_at_are_sql_s_business, {}),
+    "later days": ([("outbox.c", "DatumGetInt64(last) / 256 == day &&", "")], c.test_an_event_of_an_earlier_or_later_day_is_sql_s_business, {}),
     "what an event needs": ([("outbox.c", "topic_bytes > 0 && kind_bytes > 0 && topic_bytes + kind_bytes <= NAMES_MAX", "true")], STORY("events that are none"), {}),
     "scope and key": ([("outbox.c", "|| PG_ARGISNULL(EMIT_SCOPE) != PG_ARGISNULL(EMIT_KEY)", "")], STORY("events that are none"), {}),
     "an event's headers": ([("outbox.c", "native_headers_are_plain(fcinfo->args[EMIT_HEADERS])", "true")], STORY("events that are none"), {}),
@@ -240,16 +247,19 @@ def replace_library(monkeypatch, path):
 def run(server, path, test, arguments):
     """One of the tests with this library."""
     db = server.new_database()
-    install_native(db, path)
-    works(db)
-    wanted = inspect.signature(test).parameters
-    given = {"server": server, "native": db, "roles": db}
-    with s.roles_of(db) if "roles" in wanted else contextlib.nullcontext():
-        if "session" in wanted:
-            given["session"] = s.Session(db)
-            given["session"](f"SELECT once.start('warm', 'up', {s.F})")
-        test(**{key: value for key, value in given.items() if key in wanted}, **arguments)
-    db.drop()
+    try:
+        install_native(db, path)
+        works(db)
+        wanted = inspect.signature(test).parameters
+        given = {"server": server, "native": db, "roles": db}
+        with s.roles_of(db) if "roles" in wanted else contextlib.nullcontext():
+            if "session" in wanted:
+                given["session"] = s.Session(db)
+                given["session"](f"SELECT once.start('warm', 'up', {s.F})")
+            test(**{key: value for key, value in given.items() if key in wanted}, **arguments)
+    finally:
+        with contextlib.suppress(psycopg2.Error):  # of a server that has crashed
+            db.drop()
 
 
 @pytest.fixture

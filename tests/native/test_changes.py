@@ -126,27 +126,97 @@ def test_a_change_of_the_settings_sends_an_intent_s_event_to_sql(native, session
     assert session.answered(event % "k3") == 1
 
 
-def test_events_of_an_earlier_or_later_day_are_sql_s_business(native, session):
-    """Of a day that is over and has its outbox still; and where the clock has stepped back."""
+def old_event(native, key, day):
+    """The first one, under another key and on another day."""
+    native.execute(f"""INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
+        SELECT {day}, created_at, event_id, topic, event_type, tenant, scope, '{key}', payload FROM once.outbox WHERE key = 'first'""")
+
+
+def test_an_event_of_an_earlier_or_later_day_is_sql_s_business(native, session):
+    """Of days that are over and have their outbox still, with others between them that have none; and where the clock has stepped back."""
     day = today()
     session(emit("first"))
     assert session.answered(emit("a")) == 1
-    native.execute(f"""
-        CREATE TABLE once.outbox_d{day - 1} (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY);
-        ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d{day - 1} FOR VALUES FROM ({day - 1}) TO ({day});
-        INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
-            SELECT {day - 1}, created_at, event_id, topic, event_type, tenant, scope, 'old', payload FROM once.outbox LIMIT 1""")
-    assert session.answered(emit("old")) == 0 and session.answered(emit("b")) == 0
-    assert native.value("SELECT count(*) FROM once.outbox WHERE key = 'old'") == 1
-    assert session.answered("SELECT once.emit('t', '1')") == 1
-    native.execute(f"DROP TABLE once.outbox_d{day - 1}")
-    assert session.answered(emit("c")) == 1
+    for back in (4, 2, 1):
+        native.execute(f"SELECT once._make_day('outbox', {day - back})")
+        old_event(native, f"old{back}", day - back)
+        for older in (4, 2, 1):
+            if older >= back:
+                assert session.answered(emit(f"old{older}")) == 0
+                assert native.value(f"SELECT count(*) FROM once.outbox WHERE key = 'old{older}'") == 1
+        assert session.answered(emit(f"b{back}")) == 1 and session.answered(emit(f"b{back}")) == 0
+        assert session.answered("SELECT once.emit('t', '1')") == 1
+    native.execute(f"DROP TABLE once.outbox_d{day - 2}")
+    assert session.answered(emit("old1")) == 0 and session.answered(emit("old4")) == 0
+    assert session.answered(emit("old2")) == 1 and session.answered(emit("c")) == 1
     native.execute(f"SELECT setval('once.outbox_day_seq', {256 * (day + 1)})")
     assert session.answered(emit("d")) == 0
-    native.execute(f"""INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
-        SELECT {day + 1}, created_at, event_id, topic, event_type, tenant, scope, 'new', payload FROM once.outbox LIMIT 1""")
+    old_event(native, "new", day + 1)
     assert session.answered(emit("new")) == 0
     assert native.value("SELECT count(*) FROM once.outbox WHERE key = 'new'") == 1
+
+
+@pytest.mark.parametrize("change, back", [
+    ("ALTER TABLE once.outbox DETACH PARTITION OUTBOX", "ALTER TABLE once.outbox ATTACH PARTITION OUTBOX FOR VALUES FROM (DAY) TO (DAY + 1)"),
+    ("ALTER TABLE OUTBOX RENAME TO x", "ALTER TABLE once.x RENAME TO outbox_dDAY"),
+    ("ALTER TABLE OUTBOX ADD CONSTRAINT x CHECK (topic <> 'z')", "ALTER TABLE OUTBOX DROP CONSTRAINT x"),
+    ("CREATE INDEX x ON OUTBOX (created_at)", "DROP INDEX once.x"),
+    ("ALTER TABLE OUTBOX ENABLE ROW LEVEL SECURITY", "ALTER TABLE OUTBOX DISABLE ROW LEVEL SECURITY"),
+])  # fmt: skip
+def test_a_change_of_an_earlier_day_s_outbox_sends_emit_to_sql(native, session, change, back):
+    day = today() - 1
+
+    def alter(text):
+        native.execute(text.replace("OUTBOX", f"once.outbox_d{day}").replace("DAY + 1", str(day + 1)).replace("DAY", str(day)))
+
+    native.execute(f"SELECT once._make_day('outbox', {day})")
+    session(emit("first"))
+    old_event(native, "old", day)
+    count = iter(range(100))
+    assert session.answered(emit(next(count))) == 1 and session.answered(emit("old")) == 0
+    alter(change)
+    assert session.answered(emit(next(count))) == ("DETACH" in change)
+    alter(back)
+    assert session.answered(emit(next(count))) == 1 and session.answered(emit("old")) == 0
+    assert native.value("SELECT count(*) FROM once.outbox WHERE key = 'old'") == 1
+
+
+def test_a_day_of_the_outbox_that_is_being_detached_is_sql_s_business(native, session):
+    if native.value("SHOW server_version_num") < "140000":
+        pytest.skip("DETACH CONCURRENTLY came with PostgreSQL 14")
+    day = today() - 1
+    native.execute(f"SELECT once._make_day('outbox', {day})")
+    session(emit("first"))
+    assert session.answered(emit("a")) == 1
+    reader = native.connect(autocommit=False)
+    reader.cursor().execute("SELECT FROM once.outbox")
+    detaching = threading.Thread(target=lambda: native.connect().cursor().execute(f"ALTER TABLE once.outbox DETACH PARTITION once.outbox_d{day} CONCURRENTLY"))
+    detaching.start()
+    wait_until(lambda: native.value(f"SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = 'once.outbox_d{day}'::regclass"), "the day to be on its way")
+    assert session.answered(emit("b")) == 0
+    reader.rollback()
+    detaching.join()
+    assert session.answered(emit("c")) == 1
+
+
+def test_an_event_that_somebody_inserts_on_an_earlier_day_is_sql_s_business(native, session):
+    day, hand = today() - 1, native.connect(autocommit=False)
+    native.execute(f"SELECT once._make_day('outbox', {day})")
+    session(emit("first"))
+    hand.cursor().execute(f"""INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
+        SELECT {day}, created_at, event_id, topic, event_type, tenant, scope, 'k', payload FROM once.outbox""")
+    assert session.answered(emit()) == 0
+    hand.rollback()
+
+
+def test_more_days_of_the_outbox_than_c_looks_at_are_sql_s_business(native, session):
+    day = today()
+    session(emit("first"))
+    native.execute(f"SELECT once._make_day('outbox', {day} - n) FROM generate_series(1, 31) AS n")
+    old_event(native, "old", day - 31)
+    assert session.answered(emit("a")) == 1 and session.answered(emit("old")) == 0
+    native.execute(f"SELECT once._make_day('outbox', {day - 32})")
+    assert session.answered(emit("b")) == 0
 
 
 def test_a_closed_day_is_sql_s_business(native, session):

@@ -37,6 +37,7 @@ def test_a_new_intent_and_its_replay_are_answered_in_c(session):
 
 TOMORROW = "@tomorrow1@"
 EMIT_BYTES = r"SELECT once.emit_bytes('t', '\x00ff', 'a/b', scope => 's', key => 'k')"
+MAKE_DAY = "SELECT once._make_day('outbox', once._today() - %s)"
 HEADERS = "jsonb_build_object('X-Long', repeat('x', 65522) || %s)"  # 64 KiB as text, and more
 
 # Each statement is run in both ways, one transaction each line, and must answer alike and leave the same rows, notes and counts.
@@ -127,6 +128,13 @@ STORIES = {
     "events with headers that are too large": [[f"SELECT once.emit('t', '1', headers => {HEADERS % more}, scope => 's', key => '{key}')"] for key, more in (("k", "''"), ("l", "'x'"))],
     "a large event": [["SELECT once.emit('t', jsonb_build_object('x', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 500) AS n)), scope => 's', key => 'k')"]],
     "events elsewhere": [["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", emit()], ["SET TRANSACTION READ ONLY", emit("l")], ["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", emit("m")]],
+    "events of yesterday": [
+        [emit("old"), emit("older"), "SELECT once.emit('t', '1', tenant => 'a', scope => 's', key => 'k')"],
+        [MAKE_DAY % 1, MAKE_DAY % 3],
+        ["UPDATE once.outbox SET day = day - CASE key WHEN 'older' THEN 3 ELSE 1 END"],
+        [emit("old")], [emit("older")], [emit("old", payload='{"n": 2}')], [emit("older", payload='{"n": 2}')], [EMIT_BYTES.replace("'k'", "'old'")],
+        [emit()], [emit()], [emit("old", more=", event_type => 'other'")], ["SELECT once.emit('t', '1', scope => 'other', key => 'old')"],
+        [start(), emit("new"), emit("old"), finish()], [emit("new")], ["SELECT count(DISTINCT once.emit('t', '1'))"]],
     "many events": [["SELECT count(once.emit('t', to_jsonb(n), scope => 's', key => 'k' || n % 7)) FROM generate_series(0, 6) AS n"], ["SELECT count(DISTINCT once.emit('t', to_jsonb(n))) FROM generate_series(1, 100) AS n"]],
     "salts": [["UPDATE once.setting SET salt = 'one'"], ["SELECT once.salt()"], ["SELECT once.salt('') AS a, once.salt('t') AS b, once.salt(tenant => 'ü') AS c"], ["SELECT once.salt(NULL)"], [f"SELECT once.salt('{'t' * 255}')"], [f"SELECT once.salt('{'t' * 256}')"],
         [f"SELECT once.salt('{'ü' * 200}')"], [f"SELECT once.salt('{'ü' * 256}')"], ["SET TRANSACTION READ ONLY", "SELECT once.salt('t')"], ["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "SELECT once.salt('t')"],

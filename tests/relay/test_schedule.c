@@ -281,6 +281,29 @@ static void an_aggregate_is_busy_with_events_of_another_read(void **state)
 	schedule_free(schedule);
 }
 
+static void what_the_sink_hangs_on_lets_others_go_first_and_none_of_its_aggregate(void **state)
+{
+	(void)state;
+	schedule *schedule = schedule_new();
+	event *first = add(schedule, 1, "a"), *second = add(schedule, 2, "a"), *other = add(schedule, 3, "b");
+	event *free = add(schedule, 4, NULL);
+	assert_ptr_equal(schedule_next(schedule, 100), first);
+	schedule_put_last(schedule, first);
+	assert_int_equal(schedule_waiting(schedule), 4);
+	assert_ptr_equal(schedule_next(schedule, 100), other);
+	schedule_put_last(schedule, other);
+	assert_ptr_equal(schedule_next(schedule, 100), free);
+	assert_ptr_equal(schedule_next(schedule, 100), first);
+	assert_ptr_equal(schedule_next(schedule, 100), other);
+	assert_null(schedule_next(schedule, 100));
+	done(schedule, first);
+	assert_ptr_equal(schedule_next(schedule, 100), second);
+	done(schedule, second);
+	done(schedule, other);
+	done(schedule, free);
+	schedule_free(schedule);
+}
+
 /*
  * Against a model: random steps on 5,000 events of 300 aggregates; each aggregate's events go out
  * in order, one at a time.
@@ -324,7 +347,7 @@ static void order_holds_in_a_crowd(void **state)
 			out[at] = out[--out_count];
 			is_out[aggregate] = false;
 			if (rand() % 4 == 0) {
-				schedule_put_back(schedule, event);
+				(rand() % 2 == 0 ? schedule_put_back : schedule_put_last)(schedule, event);
 				continue;
 			}
 			last[aggregate] = event->id;
@@ -369,6 +392,7 @@ int main(void)
 	    cmocka_unit_test(a_failed_event_takes_those_behind_it_along),
 	    cmocka_unit_test(a_mark_holds_for_reads_that_could_not_know),
 	    cmocka_unit_test(an_aggregate_is_busy_with_events_of_another_read),
+	    cmocka_unit_test(what_the_sink_hangs_on_lets_others_go_first_and_none_of_its_aggregate),
 	    cmocka_unit_test(order_holds_in_a_crowd),
 	    cmocka_unit_test(clearing_gives_back_what_is_not_in_flight),
 	};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""docs/configuration.md, which is made from the tables by which the file is read: its example is right, and every sink and source is in it."""
+"""docs/reference/configuration.md, which is made from the tables by which the file is read: its example is right, and every sink and source is in it."""
 import json
 import re
 import subprocess

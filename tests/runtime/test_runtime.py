@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The C tests of runtime/: the configuration file, which addresses are public, metrics; plain and under the sanitizers."""
+"""The C tests of runtime/: the configuration file, which addresses are public, metrics, what a service manager is told; plain and under the sanitizers."""
 import os
 import pathlib
 import subprocess
@@ -12,7 +12,7 @@ SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-
 
 
 @pytest.mark.parametrize("build", [BUILD, SANITIZED], ids=["plain", "sanitized"])
-@pytest.mark.parametrize("name", ["address", "config", "metrics"])
+@pytest.mark.parametrize("name", ["address", "config", "metrics", "notify"])
 def test_the_c_tests_pass(build, name):
     environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
     done = subprocess.run([build / "tests/runtime" / f"test_{name}"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

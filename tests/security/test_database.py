@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """What a database role can do to others beyond tests/contract/test_roles.py: learn by time, mislead with settings of its session, hold a lock.
-And what roles can do by design, which docs/security.md says plainly: here is the proof that it speaks the truth."""
+And what roles can do by design, which docs/why/threat-model.md says plainly: here is the proof that it speaks the truth."""
 
 import psycopg2
 
@@ -126,7 +126,7 @@ def test_no_setting_of_the_callers_session_changes_what_the_contract_says_or_kee
         other.drop()
 
 
-# ---- What docs/security.md says of a user of the database without a role, and of roles that trust each other.
+# ---- What docs/why/threat-model.md says of a user of the database without a role, and of roles that trust each other.
 
 LOCK = "SELECT {}(hash_array_extended(ARRAY['', 'orders', 'k'] COLLATE \"C\", 20778))"
 

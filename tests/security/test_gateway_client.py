@@ -123,7 +123,7 @@ def test_a_scope_or_key_that_a_client_chooses_adds_no_field_to_a_line_of_the_log
 
 
 def test_a_method_that_a_header_claims_is_not_the_requests_method(door):
-    """What docs/security.md warns of: a service that honours such a header must not be reachable by GET."""
+    """What docs/why/threat-model.md warns of: a service that honours such a header must not be reachable by GET."""
     key = new_key()
     for _ in range(2):
         assert door.attempt(key, method="GET", headers=[("X-HTTP-Method-Override", "POST")], body=None, value="-").status == 201

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The whole system under faults, and a judge of what it promised: docs/torture.md."""
+"""The whole system under faults, and a judge of what it promised: tests/torture/README.md."""

@@ -6,9 +6,9 @@ import pathlib
 import random
 import sys
 
-from . import languages, mutations, selftest, shrink
+from . import citus, languages, mutations, selftest, servers, shrink
 from .nemesis import kinds_of
-from .run import Plan, run
+from .run import TOPOLOGIES, Plan, run
 from .seeds import SEEDS_FILE, read_seeds
 from .workload import CLIENTS, GROUPS
 
@@ -27,24 +27,32 @@ def doors(text):
     return named
 
 
-def kinds(text):
-    return None if text in ("", "all") else kinds_of(text)
+def kinds(text, topology):
+    if text in ("", "all"):
+        return None
+    return kinds_of(text) if topology == "single" else servers.kinds_of(text)
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--seed", type=int, help="of everything that is random; a new one where none is given")
     parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
-    parser.add_argument("--faults", type=kinds, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
+    parser.add_argument("--faults", default="all", metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
     parser.add_argument("--doors", type=doors, metavar="LIST",
                         help="of the workload, by commas: sql, lib, http, run, message (all of these), and the clients: node, python, go, java; or a part of one: node/http; and a framework or driver: node/http/fastify")  # fmt: skip
+    parser.add_argument("--topology", choices=sorted(TOPOLOGIES), default="single", help="servers: two nodes that share the tenants, and slots that move; citus: the same in a cluster of Citus")
     parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka", "sqs"), default="nats")
     parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")
     parser.add_argument("--shrink", type=float, default=0, metavar="MINUTES", help="after a violation look for a smaller run that shows it")
     parser.add_argument("--mutation", choices=sorted(mutations.MUTATIONS), help="break the system in this way")
     parser.add_argument("--selftest", action="store_true", help="each mutation must be found, and nothing without one")
     parser.add_argument("--seeds", action="store_true", help=f"run what {SEEDS_FILE.name} lists")
-    return parser.parse_args()
+    given = parser.parse_args()
+    try:
+        given.faults = kinds(given.faults, given.topology)
+    except ValueError as unknown:
+        parser.error(str(unknown))
+    return given
 
 
 def say(text):
@@ -66,6 +74,9 @@ def main():
     given = arguments()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"seed {seed}")
+    if citus.BINDIR is None and (mutations.MUTATIONS[given.mutation] if given.mutation else given).topology == "citus":
+        say(citus.MISSING)
+        return 2
     try:
         languages.prepared(languages.named(mutations.MUTATIONS[given.mutation].doors if given.mutation else given.doors))
     except languages.Missing as missing:
@@ -75,7 +86,7 @@ def main():
         return selftest.main(seed, given, say)
     if given.seeds:
         return max((one(plan, given) for plan in read_seeds()), default=0)
-    plan = Plan(seed, round(60 * given.minutes), given.broker, given.faults, given.doors)
+    plan = Plan(seed, round(60 * given.minutes), given.broker, given.faults, given.doors, topology=given.topology)
     if given.mutation:
         plan = selftest.plan_of(mutations.MUTATIONS[given.mutation], plan)
     if given.keep:

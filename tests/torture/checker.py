@@ -16,8 +16,9 @@ ELSEWHERE = ("endpoint", "leased")  # of a client's service: it claims
 LEASE_S = 4  # of their scopes (schema.sql)
 BREAKS = ("destroy", "commit")  # what is around the effect of an attempt that must leave nothing (languages.py)
 SERVICE_RETURNS_S = 120
-NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)
+NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/reference/gateway.md)
 OVERTAKEN_S = 60  # longer than a consumer is away until others have its partitions
+SLOTS = 64
 FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
 
 
@@ -102,6 +103,7 @@ class Story:
         self.decided = []  # by the operator
         self.dumped = []  # and restored
         self.granted = []  # fences, to keys that come again
+        self.open_twice = []  # slots, as the witness saw them
         self.given_up = set()  # intents whose clients asked for a while only, since their keys are soon forgotten
         for record in history.records:
             kind = record["kind"]
@@ -115,6 +117,8 @@ class Story:
                 self.attempts[record["intent"], record["attempt"]].answer = record
             elif kind == "decided":
                 self.decided.append(record)
+            elif kind == "open_twice":
+                self.open_twice.append(record)
             elif kind == "granted":
                 self.granted.append(record)
             elif kind == "dumped":
@@ -263,6 +267,25 @@ def told_at_once(story):
     for attempt in story.attempts.values():
         if attempt.intent["mode"] == "transaction" and attempt.answer and attempt.answer.get("code") == "P4010":
             yield attempt.name, f"{attempt} was let in beside another, and refused at its end"
+
+
+@rule(online=True)
+def open_on_one_node(story):
+    """Several nodes: a slot is open on at most one of them, at every moment."""
+    for record in story.open_twice:
+        yield ("", "slot", str(record["slot"])), f"it was open on both nodes at {record['t']:.1f} s: {record['on']}"
+
+
+@rule(online=False)
+def open_on_some_node(story):
+    """Several nodes: in the end each slot is open, on one node."""
+    if "slots" not in story.facts:
+        return
+    counted = collections.Counter(row["slot"] for row in story.rows("slots"))
+    for slot in range(SLOTS):
+        if counted[slot] != 1:
+            where = [f"{row['node']}, epoch {row['epoch']}" for row in story.rows("slots") if row["slot"] == slot]
+            yield ("", "slot", str(slot)), f"in the end it is open on {counted[slot]} nodes: {where}"
 
 
 # Answers.
@@ -535,6 +558,8 @@ def partitions_read(story):
 @rule(online=False)
 def nothing_lost(story):
     """Promise 3: every event and every message that the broker took has arrived in the end; nothing waits, nothing was given up."""
+    if not story.facts.get("consumed", True):
+        return  # nobody reads the events
     arrived = {(*name_of(row), row["nth"]) for row in story.applied if not row["direct"]}
     direct = {name_of(row) for row in story.applied if row["direct"]}
     for case in story.cases.values():

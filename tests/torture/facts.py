@@ -171,7 +171,7 @@ def intents(shop, log):
 
 
 def said_by_job(stored):
-    """(exit status, standard output) of what pgonce run stores: see docs/command.md."""
+    """(exit status, standard output) of what pgonce run stores: see docs/reference/command.md."""
     at, out, status = 0, b"", None
     while at < len(stored):
         kind, size = struct.unpack_from(">cI", stored, at)

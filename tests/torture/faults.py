@@ -285,7 +285,7 @@ def a_pick(draw):
 
 
 def a_clock(draw):
-    """What the product promises something for (docs/torture.md): a little, or so far forward that the keeper sees it, and not beyond the horizon."""
+    """What the product promises something for (tests/torture/README.md): a little, or so far forward that the keeper sees it, and not beyond the horizon."""
     how = draw.random()
     if how < 0.6:
         return {"ahead_s": round(draw.choice((-1, 1)) * draw.uniform(0.3, 3), 3)}

@@ -44,7 +44,7 @@ from .doors import Answer, LineDoor
 FACTS = json.loads((ROOT / "tools/languages.json").read_text())
 LANGUAGES = tuple(FACTS)
 PROGRAMS = {language: facts["agent"] for language, facts in FACTS.items()}
-# Each run has one framework of a language, and its processes have the drivers in turn (docs/torture.md).
+# Each run has one framework of a language, and its processes have the drivers in turn (tests/torture/README.md).
 DRIVERS = {language: tuple(facts["torture"]["drivers"]) for language, facts in FACTS.items()}
 FRAMEWORKS = {language: tuple(facts["torture"]["frameworks"]) for language, facts in FACTS.items()}
 KEPT = BUILD / "doors"  # what was fetched and built

@@ -43,6 +43,7 @@ class Mutation:
     broker: str = "nats"
     cache: bool = None  # the plan's, where it matters
     scale: float = 3  # so many times the usual number of faults
+    topology: str = "single"  # where it shows: run.TOPOLOGIES
     native: bool = False  # likewise: what is taken out of SQL alone would not show in C
     build: pathlib.Path = None  # where the programs are, once it is prepared
     tree: pathlib.Path = None  # likewise the client
@@ -227,8 +228,8 @@ MUTATIONS = {
             files=(
                 (
                     "lib/src/execute.c",
-                    "pipeline_call(&pipeline, &finish); pipeline_command(&pipeline, SQL_COMMIT); return run_pipeline(run, &pipeline, 0, NULL);",
-                    "pipeline_call(&pipeline, &finish); once_code code = run_pipeline(run, &pipeline, 0, NULL);"
+                    "pipeline_call(&pipeline, &finish); pipeline_command(&pipeline, SQL_COMMIT); return run_pipeline(run, &pipeline);",
+                    "pipeline_call(&pipeline, &finish); once_code code = run_pipeline(run, &pipeline);"
                     " PQclear(PQexec(run->session->connection, \"COMMIT\")); return code;",
                 ),
             ),
@@ -244,7 +245,7 @@ MUTATIONS = {
                 ("gateway/ngx_http_once_report.c", "if (!is_for_good(attempt)", "if (1 || !is_for_good(attempt)"),
                 (
                     "gateway/ngx_http_once_report.c",
-                    "ask(attempt); return; } send_report(attempt); }",
+                    "ask(attempt); return; } gate_route_find(attempt, send_report); }",
                     "ask(attempt); return; } gate_event_init(&attempt->report.timer, on_retry); ngx_add_timer(&attempt->report.timer, 50); }",
                 ),
             ),
@@ -267,7 +268,7 @@ MUTATIONS = {
             faults=("failover",),
             files=(
                 ("gateway/ngx_http_once_cache.c", "static void on_lost(void) { lock(); throw_away(); unlock(); }", "static void on_lost(void) { lock(); unlock(); }"),
-                ("gateway/ngx_http_once_cache.c", "if (cache.zone->server != server) {", "if (cache.zone->server == 0) {"),
+                ("gateway/ngx_http_once_cache.c", "if (cache.zone->servers[node] != server) {", "if (cache.zone->servers[node] == 0) {"),
             ),
             target="gateway/ngx_http_once_module.so",
             cache=True,
@@ -328,7 +329,7 @@ MUTATIONS = {
             rules=("databases_apart", "order_per_aggregate", "none_buried"),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=(("emit", "sha256(s.salt || convert_to(tenant, 'UTF8'))", "''::bytea"),),
+            functions=(("_derived_id", "sha256(salt || convert_to(tenant, 'UTF8'))", "''::bytea"),),
             native=False,
         ),
         Mutation(
@@ -402,6 +403,37 @@ MUTATIONS = {
                         "RETURN NULL;"),),
         ),
         Mutation(
+            "guard_lets_in",
+            "the guard of a divided node does not look whether the slot is open",
+            rules=("at_most_one",),
+            doors=("sql/accounts", "sql/fenced", "lib/accounts"),
+            faults=("move",),
+            functions=(("_guard", "pg_sequence_last_value((%L::regclass[])[once.slot_of(tenant)]) %% 2 = 1", "true"),),
+            topology="servers",
+        ),
+        Mutation(
+            "opens_before_it_closes",
+            "pgonce rehome opens a slot at the new node while it is open at the old one",
+            rules=("open_on_one_node", "at_most_one"),
+            doors=("sql/accounts", "sql/fenced", "lib/accounts"),
+            faults=("move",),
+            functions=(
+                ("_move_close", "NOT once_job.close_slot(slot, wait)", "false"),
+                ("_move_hand_over", " AND state = (epoch - 1) * 2", ""),
+                ("_move_hand_over", "PERFORM setval(to_regclass('once.slot_' || slot || '_seq'), epoch * 2);", ""),
+            ),
+            topology="servers",
+        ),
+        Mutation(
+            "no_anchor",
+            "the anchor of a node of Citus changes no shard: the node with the effect commits before the memory, by itself",
+            rules=("at_most_one", "one_effect_per_acknowledged"),
+            doors=("sql/accounts", "sql/fenced", "lib/accounts"),
+            faults=("move", "kill", "backend"),
+            functions=(("anchor", "DELETE FROM public.once_anchor AS a WHERE a.n = %s;", "PERFORM %s;"),),
+            topology="citus",
+        ),
+        Mutation(
             "node_commit_believed",
             "the Node client takes a COMMIT whose answer is lost for a success, and asks nobody",
             rules=("one_effect_per_acknowledged", "same_bytes"),
@@ -448,7 +480,7 @@ MUTATIONS = {
             rules=("at_most_one", "same_bytes"),
             doors=("java/doubtful", "java/verified"),
             faults=(),  # it needs none
-            files=(("clients/java/pgonce/src/main/java/io/pgonce/Claim.java", "owner.equals(there.owner()) && ", ""),),
+            files=(("clients/java/pgonce/src/main/java/io/pgonce/Claim.java", " && owner.equals(there.owner())", ""),),
             language="java",
         ),
         Mutation(

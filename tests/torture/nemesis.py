@@ -68,6 +68,8 @@ class Nemesis:
     def stop(self):
         self.stopping.set()
 
+    close = stop
+
     def _wait(self, until, condition):
         """Until that time, or an early end."""
         while (rest := until - time.monotonic()) > 0 and not self.stopping.wait(min(rest, 0.2)):

@@ -214,9 +214,9 @@ class Node(Process):
     """One PostgreSQL. After a kill of its postmaster alone it starts only when the last of its processes has noticed. Without fsync: no fault of ours
     takes the kernel with it, so that what was written is there, and each recovery would cost seconds of it."""
 
-    def __init__(self, name, log, shim, settings, copy_of=None):
+    def __init__(self, name, log, shim, settings, copy_of=None, bindir=None):
         super().__init__(name, log)
-        self.server = Postgres(settings=settings, copy_of=copy_of)
+        self.server = Postgres(bindir, settings=settings, copy_of=copy_of)
         self.server.log = self.log
         self.shim = Shim(self.server.directory / "shim")
         self.server.environment.update(

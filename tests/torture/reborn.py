@@ -33,6 +33,7 @@ class Reborn(threading.Thread):
             while not self.over.wait(PAUSE_S):
                 tenant, key = self.draw.choice(self.names)
                 try:
+                    self.turn_to(tenant)
                     with self.session.within(PATIENCE_S):
                         (self.claim if self.draw.random() < 0.6 else self.start_and_finish)(tenant, key)
                 except Uncertain:
@@ -43,6 +44,9 @@ class Reborn(threading.Thread):
             self.problems.append(f"reborn: {traceback.format_exc()}")
         finally:
             self.session.close()
+
+    def turn_to(self, tenant):
+        """Where several nodes share the tenants: to the tenant's."""
 
     def granted(self, tenant, key, fence, how):
         self.recorder.record("granted", tenant=tenant, scope=SCOPE, key=key, fence=fence, how=how)

@@ -14,7 +14,7 @@ import traceback
 from harness.native import library
 from harness.postgres import ROOT, private_directory, wait_until
 
-from . import checker, facts as facts_of, history, languages, report
+from . import checker, citus, facts as facts_of, history, languages, report, servers
 from .nemesis import KINDS, Nemesis
 from .system import System
 from .workload import Workload, served
@@ -38,6 +38,7 @@ class Plan:
     cache: bool = None  # the gateway answers from memory; None: as the seed says, in half of the runs
     native: bool = None  # the contract's hot functions are those in C; None: likewise, where they are built
     at_least: int = 0  # so many intents: a busy machine takes longer than `seconds` for them
+    topology: str = "single"  # servers: two nodes that share the tenants (servers.py), without gateway and consumer; citus: nodes of a cluster (citus.py)
 
     @property
     def has_cache(self):
@@ -49,13 +50,16 @@ class Plan:
 
     def parts(self):
         """What a run may have or not, for people."""
+        if self.topology != "single":
+            return f"pgonce_native {'on' if self.has_native else 'off'}"
         return f"once_replay_cache {'on' if self.has_cache else 'off'}, pgonce_native {'on' if self.has_native else 'off'}"
 
     def command(self):
         """That repeats it."""
         if self.mutation is not None:
             return f"make torture-selftest SEED={self.seed} MUTATION={self.mutation.name}"
-        words = [f"SEED={self.seed}", f"MINUTES={self.seconds / 60:g}", f"BROKER={self.broker}"]
+        words = [f"SEED={self.seed}", f"MINUTES={self.seconds / 60:g}"]
+        words += [f"BROKER={self.broker}"] if self.topology == "single" else [f"TOPOLOGY={self.topology}"]
         words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
         words += [f"DOORS={','.join(self.doors)}"] if self.doors is not None else []
         return f"make torture {' '.join(words)}"
@@ -89,7 +93,7 @@ class Result:
 
     def text(self):
         plan = self.plan
-        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}, {plan.parts()}{self.through()}",
+        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker if plan.topology == 'single' else plan.topology}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}, {plan.parts()}{self.through()}",
                                 self.figures)] if self.history else []  # fmt: skip
         shown = set()
         for violation in self.violations:
@@ -109,8 +113,8 @@ class Result:
 class Watch:
     """Looks at a run from time to time whether it is broken already."""
 
-    def __init__(self, system, path, rules):
-        self.system, self.path, self.rules = system, path, set(rules)
+    def __init__(self, parts, path, rules):
+        self.parts, self.path, self.rules = parts, path, set(rules)
         self.broken, self.ended = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self.look, daemon=True)
         self.thread.start()
@@ -119,7 +123,7 @@ class Watch:
         while not self.ended.wait(LOOK_S) and not self.broken.is_set():
             log = history.read(self.path)  # before the facts: what it has must be there then
             try:
-                found = facts_of.collect(self.system, online=True)
+                found = self.parts.collect(online=True)
             except Exception:  # pylint: disable=broad-except
                 continue  # the database is away just now
             if any(violation.rule in self.rules for violation in checker.check(log, as_dict(found), online=True)):
@@ -128,6 +132,61 @@ class Watch:
     def close(self):
         self.ended.set()
         self.thread.join()
+
+
+class Single:
+    """The parts of a run of the whole system, around one database."""
+
+    def __init__(self, plan, directory, programs):
+        self.plan, self.programs = plan, programs
+        self.system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native,
+                             services=served(plan.doors, programs, plan.seed))  # fmt: skip
+
+    def workload(self, recorder):
+        return Workload(self.system, recorder, self.plan.seed, doors=self.plan.doors, programs=self.programs)
+
+    def nemesis(self, recorder):
+        plan = self.plan
+        return Nemesis(self.system, recorder, plan.seed, KINDS if plan.faults is None else plan.faults, plan.scale)
+
+    def heal(self, nemesis):  # pylint: disable=unused-argument
+        self.system.heal()
+
+    def collect(self, online=False):
+        return as_dict(facts_of.collect(self.system, online=online))
+
+
+class Several:
+    """The parts of a run of several nodes."""
+
+    system_of = servers.Servers
+
+    def __init__(self, plan, directory, programs):  # pylint: disable=unused-argument
+        self.plan = plan
+        self.system = self.system_of(plan.seed, directory, plan.seconds, plan.mutation, plan.has_native)
+
+    def workload(self, recorder):
+        return servers.RoutedWorkload(self.system, recorder, self.plan.seed, doors=self.plan.doors or servers.DOORS)
+
+    def nemesis(self, recorder):
+        plan = self.plan
+        return servers.ServersNemesis(self.system, recorder, plan.seed, servers.KINDS if plan.faults is None else plan.faults, plan.scale)
+
+    @staticmethod
+    def heal(nemesis):
+        nemesis.heal()
+
+    def collect(self, online=False):
+        return self.system.collect(online)
+
+
+class Cluster(Several):
+    """The parts of a run of a cluster of Citus."""
+
+    system_of = citus.Cluster
+
+
+TOPOLOGIES = {"single": Single, "servers": Several, "citus": Cluster}
 
 
 def as_dict(facts):
@@ -158,34 +217,38 @@ def run(plan, keep=None, say=lambda text: None):
 def judge(plan, directory, result, say):
     """Fills the result; raises where the harness itself fails."""
     programs = languages.prepared(languages.named(plan.doors), getattr(plan.mutation, "tree", None) or ROOT)
-    system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native,
-                    services=served(plan.doors, programs, plan.seed))  # fmt: skip
+    parts = TOPOLOGIES[plan.topology](plan, directory, programs)
+    system = parts.system
     path = directory / "history.jsonl"
-    recorder, workload, watch = None, None, None
+    recorder, workload, watch, nemesis = None, None, None, None
     try:
         system.start()
         recorder = history.Recorder(path)
         recorder.phase("started")
-        workload = Workload(system, recorder, plan.seed, doors=plan.doors, programs=programs)
+        workload = parts.workload(recorder)
         workload.start()
         result.clients = workload.through
         say(f"runs, in {directory}")
-        watch = Watch(system, path, plan.until) if plan.until else None
-        nemesis = Nemesis(system, recorder, plan.seed, KINDS if plan.faults is None else plan.faults, plan.scale)
+        watch = Watch(parts, path, plan.until) if plan.until else None
+        nemesis = parts.nemesis(recorder)
         nemesis.run(plan.seconds, until=watch.broken.is_set if watch else None)
         wait_until(lambda: len(workload.intents) >= plan.at_least, f"{plan.at_least} intents", FINISH_PATIENCE_S)
-        system.heal()
+        if watch is None or not watch.broken.is_set():
+            parts.heal(nemesis)
+        else:
+            system.heal()
         recorder.phase("healed")
         say("healed")
         if watch is None or not watch.broken.is_set():
             workload.finish(FINISH_PATIENCE_S)
             recorder.phase("finished")
             say("finished")
-            result.facts = as_dict(facts_of.collect(system))
+            nemesis.close()
+            result.facts = parts.collect()
         else:
             workload.stop()
             log = history.read(path)
-            result.facts, result.history = as_dict(facts_of.collect(system, online=True)), log
+            result.facts, result.history = parts.collect(online=True), log
             result.violations = checker.check(log, result.facts, online=True)
             return
         result.history = history.read(path)
@@ -200,6 +263,8 @@ def judge(plan, directory, result, say):
     finally:
         if watch is not None:
             watch.close()
+        if nemesis is not None:
+            nemesis.close()
         if workload is not None:
             workload.stop()
         if recorder is not None:

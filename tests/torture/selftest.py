@@ -8,7 +8,7 @@ import pathlib
 
 from harness.nginx import BUILD
 
-from . import languages, mutations
+from . import citus, languages, mutations
 from .run import Plan, run
 
 FOUND_WITHIN_S = 120
@@ -20,7 +20,8 @@ def plan_of(mutation, plan):
     """The plan that brings a mutation out."""
     cache = pathlib.Path(os.environ.get("PGONCE_MUTANTS", BUILD / "mutants"))
     return dataclasses.replace(plan, mutation=mutation.prepared(BUILD, cache), broker=mutation.broker, faults=mutation.faults,
-                               doors=mutation.doors, cache=mutation.cache, native=mutation.native, scale=mutation.scale, until=mutation.rules)  # fmt: skip
+                               doors=mutation.doors, cache=mutation.cache, native=mutation.native, scale=mutation.scale, until=mutation.rules,
+                               topology=mutation.topology)  # fmt: skip
 
 
 def without(result):
@@ -43,6 +44,9 @@ def main(seed, given, say):
     for mutation in chosen:
         if mutation.language and not given.mutation and not languages.is_here(mutation.language):
             say(f"left out {mutation.name}: the toolchain of {mutation.language} is not here")
+            continue
+        if mutation.topology == "citus" and citus.BINDIR is None:
+            say(f"left out {mutation.name}: {citus.MISSING}")
             continue
         found, seconds, result = caught(mutation, seed)
         rules = ", ".join(sorted(result.rules)) or "nothing"

@@ -44,7 +44,7 @@ PATIENCE_S = 120  # a start, on a machine that has much to do
 SHIM = BUILD / "tests/torture/torture_shim.so"
 REPLICA = "torture_standby"
 
-# So that whoever is gone is noticed within seconds, as docs/operations.md advises; and that short runs see checkpoints.
+# So that whoever is gone is noticed within seconds, as docs/how/harden.md advises; and that short runs see checkpoints.
 NODE = {
     "max_connections": "150",
     "autovacuum": "on",

@@ -11,7 +11,7 @@ import pytest
 from . import checker
 
 WHILE_IT_RUNS = {
-    "at_most_one", "one_effect_per_acknowledged", "none_for_refused", "nothing_of_the_broken", "under_its_fence", "fences_rise", "told_at_once",
+    "at_most_one", "one_effect_per_acknowledged", "none_for_refused", "nothing_of_the_broken", "under_its_fence", "fences_rise", "told_at_once", "open_on_one_node",
     "same_bytes", "asked_anew", "whole_answers", "tenants_apart", "expired_never_reopens", "order_per_aggregate", "published_in_order",
     "sleeper_is_silent", "consumer_exactly_once", "partitions_read", "none_blamed", "none_buried", "dumps_restore", "decided_for_good", "asked_in_time",
 }  # fmt: skip
@@ -342,6 +342,25 @@ def test_a_fence_that_a_key_has_had_before(run, fences, broken):
         run.log("granted", tenant="a", scope="s", key="k", fence=fence, how="new_claim")
     assert run.broken() == broken
     assert all(violation.name == ("a", "s", "k") for violation in run.check())
+
+
+def test_a_slot_that_is_open_on_two_nodes_at_some_moment(run):
+    run.log("open_twice", slot=7, on=[["node-a", 1], ["node-b", 2]])
+    assert run.broken() == {"open_on_one_node"}
+
+
+@pytest.mark.parametrize("more, broken", [([], True), ([7], False), ([7, 7], True)], ids=["nowhere", "once", "twice"])
+def test_a_slot_that_is_not_open_once_in_the_end(run, more, broken):
+    slots = [slot for slot in range(64) if slot != 7] + more
+    run.facts["slots"] = [{"node": "node-a", "slot": slot, "epoch": 1} for slot in slots]
+    assert run.broken() == ({"open_on_some_node"} if broken else set())
+
+
+def test_events_that_nobody_applies_are_not_lost(run):
+    run.ordered()
+    run.facts["applied"].clear()
+    run.facts["consumed"] = False
+    assert run.broken() == set()
 
 
 def test_an_attempt_that_was_at_work_when_the_key_expired_for_another(run):

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: PostgreSQL
 """The schedule depends on the seed and on nothing else, has every kind in it soon, and is followed; what cannot be done says so."""
 
+import re
 import threading
 import time
 import types
 
+import psycopg2
 import pytest
 
-from . import faults as table
+from . import citus, faults as table, servers
 from .history import Recorder, read
 from .nemesis import KINDS, PACE_S, Nemesis, kinds_of, schedule
+from .run import Plan, run
 from .system import LINKS
 
 
@@ -117,3 +120,43 @@ def test_what_cannot_be_done_says_so_and_is_not_counted(recorder):
 def test_a_part_of_a_process_is_not_taken_for_a_name():
     assert table.parts_of("primary-backend") == ("primary", "backend")
     assert table.parts_of("lib-1") == ("lib-1", "")
+
+
+def test_faults_of_several_servers_are_named_and_repeated():
+    assert servers.kinds_of("move,kill") == ("move", "kill") and servers.kinds_of("none") == ()
+    with pytest.raises(ValueError, match="failover"):
+        servers.kinds_of("move,failover")
+    again = Plan(7, 60, faults=("move",), topology="servers").command()
+    assert again == "make torture SEED=7 MINUTES=1 TOPOLOGY=servers FAULTS=move"
+
+
+def test_a_router_takes_the_node_with_the_highest_epoch():
+    told = {"a": {3: 1}, "b": {3: 2}, "c": None}
+
+    class System:
+        nodes, slots = tuple(told), {"acme": 3}
+
+        @staticmethod
+        def open_on(node):
+            if told[node] is None:
+                raise psycopg2.OperationalError("it is away")
+            return told[node]
+
+    router = servers.Router(System)
+    assert router.node_of("acme") == 1
+    told["b"], told["c"] = {}, {3: 5}
+    assert router.node_of("acme") == 1, "until it asks again"
+    router.ask()
+    assert router.node_of("acme") == 2
+
+
+def test_in_a_cluster_each_table_of_schema_sql_is_either_on_all_nodes_together_or_on_each():
+    shared, rest = citus.halves()
+    assert re.findall(r"CREATE TABLE torture\.(\w+)", shared) == ["aggregate", "effect"]
+    assert "CREATE TABLE torture.ledger" in rest and "CREATE FUNCTION torture.advance" in rest
+
+
+def test_without_citus_a_run_in_a_cluster_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr(citus, "BINDIR", None)
+    result = run(Plan(7, 1, topology="citus"))
+    assert result.status == 2 and "make test-citus SOURCE=DIR" in result.problem

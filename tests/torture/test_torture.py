@@ -37,3 +37,12 @@ def test_under_faults_every_promise_holds(broker, capfd):
 @pytest.mark.parametrize("plan", [pytest.param(plan, id=f"{plan.seed}-{plan.broker}") for plan in read_seeds()])
 def test_what_once_failed_holds(plan, capfd):
     held(plan, capfd)
+
+
+def test_while_slots_move_between_servers_every_promise_holds(capfd):
+    result = run(Plan(int(os.environ["PGONCE_TORTURE_SEED"]), SECONDS, topology="servers"))
+    with capfd.disabled():
+        print("\n" + result.text())
+    assert result.status == 0, result.text()
+    assert result.history.of("moved"), "no slot moved"
+    assert result.figures.verdicts["acknowledged"] > 0 and result.figures.effects > 0

@@ -205,14 +205,14 @@ class Group:
         if not kinds:
             return
         kind = draw.choices(kinds, [kind.weight for kind in kinds])[0]
-        tenant = draw.choice(TENANTS)
+        tenant = draw.choice(self.workload.tenants)
         count = draw.randint(1, 5) if self.name == "lib" and kind.mode == "doubtful" else 1
         intents = self.register([self.draw(kind, tenant) for _ in range(count)])
         for _ in range(draw.choices((1, 2, 3), (78, 15, 7))[0]):
             heapq.heappush(self.jobs, Job(time.monotonic() + draw.choice((0, 0, 0.01, 0.3)), next(self.orders), intents))
         placed = [intents]
         if count == 1 and draw.random() < 0.06 and self.name != "message":
-            other = draw.choice([each for each in TENANTS if each != tenant])
+            other = draw.choice([each for each in self.workload.tenants if each != tenant])
             twin = self.register([self.draw(kind, other, intents[0].key)])
             heapq.heappush(self.jobs, Job(time.monotonic() + draw.choice((0, 0.2)), next(self.orders), twin))
             placed.append(twin)
@@ -229,7 +229,7 @@ class Group:
         events = draw.choice(FEW_EVENTS if self.name in CLIENTS else EVENTS) if kind.transactional and not final else 0
         payload = {"i": number, "tenant": tenant, "key": key, "final": final, "nonce": f"{draw.getrandbits(64):016x}"}
         if kind.transactional:
-            payload |= {"aggregate": f"a{TENANTS.index(tenant) * AGGREGATES + draw.randint(1, AGGREGATES)}", "events": events, "caused": draw.random() < 0.25 and events <= 2}
+            payload |= {"aggregate": f"a{self.workload.tenants.index(tenant) * AGGREGATES + draw.randint(1, AGGREGATES)}", "events": events, "caused": draw.random() < 0.25 and events <= 2}
         if draw.random() < 0.02 and self.name != "run":  # whose line is to be one write
             payload["pad"] = draw.choice((3000, 9000, 40000))
         apart = random.Random(f"{self.workload.seed}/{number}/style")
@@ -282,6 +282,8 @@ def served(wish, programs, seed):
 class Workload:
     """doors: which to use, "door", "door/mode" or "door/scope"; None: all of GROUPS. programs: those of the languages among them. leave: the share of
     attempts that go away in the middle."""
+
+    tenants = TENANTS
 
     def __init__(self, system, recorder, seed, doors=None, leave=0.04, programs=None):  # pylint: disable=redefined-outer-name
         self.system, self.recorder, self.seed, self.leave, self.programs = system, recorder, seed, leave, programs

@@ -58,7 +58,7 @@ CASE = {"name", "request", "before", "other", "expect", "ours", "plain", "stored
 REQUEST = {"method", "path", "version", "headers", "body", "key", "chunked", "expect_continue", "gzip", "pipeline", "http2", "no_length"}
 EXPECT = {"status", "headers", "text", "json", "size", "contains", "repeated", "gzip", "end", "interim", "trailers"}
 OURS = {"status", "problem", "headers", "text", "broken"}
-# Answers that ask for another attempt, or say that nothing was done (docs/gateway.md).
+# Answers that ask for another attempt, or say that nothing was done (docs/reference/gateway.md).
 RELEASED = {307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429}
 REPORT = "A report of ten lines, which a file's answer bears.\nLine 2: Größe, naïve, 東京\nLine 3\nLine 4\nLine 5\nLine 6\nLine 7\nLine 8\nLine 9\nThe end.\n"
 PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())

@@ -7,6 +7,7 @@ package oncepgx
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,6 +22,24 @@ type Client = once.Client[pgx.Tx]
 // New makes a client over the caller's pool.
 func New(pool *pgxpool.Pool, defaults ...once.Option) *Client {
 	return once.New[pgx.Tx](poolDoor{pool}, defaults...)
+}
+
+// NewRouted makes a client over several nodes that share the tenants. route gives the pool of a tenant's
+// node: Nodes, or a function of the application's.
+func NewRouted(route once.Route[*pgxpool.Pool], defaults ...once.Option) *Client {
+	in := func(tx pgx.Tx) once.Querier { return from{tx} }
+	return once.NewRouted(in, once.Doors(route, func(pool *pgxpool.Pool) once.Door[pgx.Tx] { return poolDoor{pool} }), defaults...)
+}
+
+// Nodes routes each tenant to the node where its slot is open, and asks the nodes for that: first, and
+// again after each refusal. It closes no pool.
+func Nodes(pools ...*pgxpool.Pool) once.Route[*pgxpool.Pool] {
+	each := make([]once.Node[*pgxpool.Pool], len(pools))
+	for i, pool := range pools {
+		at := pool.Config().ConnConfig
+		each[i] = once.Node[*pgxpool.Pool]{Pool: pool, Query: poolDoor{pool}, Name: fmt.Sprintf("%s:%d/%s", at.Host, at.Port, at.Database)}
+	}
+	return once.NewNodes(each...)
 }
 
 // NewConn makes a client over one connection, which no other code may use meanwhile. If it is lost,
@@ -200,6 +219,14 @@ func (s *connection) Close(ctx context.Context, commands []string, query once.Qu
 	}
 	// COMMIT was sent with the rest: the outcome is unknown, unless the server is up and has reported an error.
 	return s.conn.IsClosed(), err
+}
+
+func (s *connection) Undo(ctx context.Context, command string) error {
+	if s.status() == 0 || s.status() == 'I' {
+		return nil
+	}
+	_, err := s.conn.Exec(ctx, command+"; ROLLBACK")
+	return err
 }
 
 func (s *connection) Rollback(ctx context.Context) {

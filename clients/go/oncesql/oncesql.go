@@ -11,6 +11,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"sync"
 
 	"pgonce.internal/once"
 )
@@ -23,6 +24,29 @@ type Client = once.Client[*sql.Tx]
 // New makes a client over the caller's pool.
 func New(db *sql.DB, defaults ...once.Option) *Client {
 	return once.New[*sql.Tx](door{db: db, lent: lent(db)}, defaults...)
+}
+
+// NewRouted makes a client over several nodes that share the tenants. route gives the pool of a tenant's
+// node: Nodes, or a function of the application's, which gives the same few pools again and again.
+func NewRouted(route once.Route[*sql.DB], defaults ...once.Option) *Client {
+	var made sync.Map // a door for each pool
+	return once.NewRouted(func(tx *sql.Tx) once.Querier { return from{tx} }, once.Doors(route, func(db *sql.DB) once.Door[*sql.Tx] {
+		known, isKnown := made.Load(db)
+		if !isKnown {
+			known, _ = made.LoadOrStore(db, door{db: db, lent: lent(db)})
+		}
+		return known.(door)
+	}), defaults...)
+}
+
+// Nodes routes each tenant to the node where its slot is open, and asks the nodes for that: first, and
+// again after each refusal. It closes no pool.
+func Nodes(pools ...*sql.DB) once.Route[*sql.DB] {
+	each := make([]once.Node[*sql.DB], len(pools))
+	for i, db := range pools {
+		each[i] = once.Node[*sql.DB]{Pool: db, Query: from{db}} // database/sql does not tell where it leads
+	}
+	return once.NewNodes(each...)
 }
 
 type queries interface {
@@ -158,6 +182,14 @@ func (s *session) bounded(ctx context.Context, end func() error) error {
 		s.lost, s.stuck = true, true
 		return context.Cause(ctx)
 	}
+}
+
+func (s *session) Undo(ctx context.Context, command string) error {
+	if s.tx == nil || s.stuck {
+		return nil
+	}
+	_, err := s.tx.ExecContext(ctx, command)
+	return s.heed(err)
 }
 
 // Of a lost connection, too: until then database/sql keeps it for its transaction. Where the effect

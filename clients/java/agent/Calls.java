@@ -9,14 +9,15 @@ import io.pgonce.FinalFailureException;
 import io.pgonce.Once;
 import io.pgonce.OnceException;
 import io.pgonce.Request;
+import io.pgonce.SlotClosedException;
 import io.pgonce.Tx;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Base64;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
@@ -29,6 +30,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import javax.sql.DataSource;
+import org.postgresql.PGConnection;
 
 /** The calls of spec/cases/sql.json and faults.json, and the services of http.json. */
 final class Calls {
@@ -43,9 +45,11 @@ final class Calls {
 
     private static final int PATIENCE_S = 60;
 
-    private final Once once;
-    private final DataSource source;
-    private final Web web;
+    private Once once;
+    private DataSource source;
+    private Web web;
+    /** Null: one database. */
+    private Shared shared;
     private final Map<String, Claim> claims = new HashMap<>();
     /** Says a line, and waits for one. */
     private final Consumer<JsonNode> converse;
@@ -117,6 +121,13 @@ final class Calls {
         return said.has("scope") ? made.causedBy(said.path("tenant").asText(""), said.get("scope").asText(), said.get("key").asText()) : made;
     }
 
+    /** A statement past the client: of the driver's own connection. */
+    static void behind(Connection connection, String text) throws SQLException {
+        try (Statement statement = ((Connection) connection.unwrap(PGConnection.class)).createStatement()) {
+            statement.execute(text);
+        }
+    }
+
     /** nth: which execution of it this is. */
     private Answer effect(Tx tx, JsonNode effect, int nth) throws Exception {
         for (JsonNode each : effect.path("do")) {
@@ -137,6 +148,8 @@ final class Calls {
                 if (tx.lock(lock.get("resource").asText(), Duration.ofMillis(lock.get("wait_ms").asLong())) != each.get("is").asBoolean()) {
                     throw new IllegalStateException("the lock is not as expected: " + each);
                 }
+            } else if (each.has("behind")) {
+                behind(tx.connection(), each.get("behind").asText());
             } else {
                 try (Statement statement = tx.connection().createStatement()) {
                     statement.execute(each.has("sql") ? each.get("sql").asText() : each.get("swallow").asText());
@@ -190,20 +203,45 @@ final class Calls {
     }
 
     private ObjectNode received(Once tenant, JsonNode order, AtomicInteger called) throws Exception {
-        ObjectNode said = Door.JSON.createObjectNode();
-        for (String when : new String[] {"verdict", "again"}) {
-            try (Connection connection = source.getConnection()) {
-                connection.setAutoCommit(false);
-                Tx tx = tenant.in(connection);
-                boolean process = tx.receive(order.get("consumer").asText(), order.get("message").asText(), request(order.get("request")));
-                if (process) {
-                    effect(tx, order.path("effect"), called.incrementAndGet());
-                }
-                connection.commit();
-                said.put(when, process ? "process" : "duplicate");
+        ObjectNode said = receivedAt(source, tenant, order, called);
+        return said.set("again", receivedAt(source, tenant, order, called).get("verdict"));
+    }
+
+    private ObjectNode receivedAt(DataSource at, Once tenant, JsonNode order, AtomicInteger called) throws Exception {
+        try (Connection connection = at.getConnection()) {
+            connection.setAutoCommit(false);
+            Tx tx = tenant.in(connection);
+            boolean process = tx.receive(order.get("consumer").asText(), order.get("message").asText(), request(order.get("request")));
+            if (process) {
+                effect(tx, order.path("effect"), called.incrementAndGet());
             }
+            connection.commit();
+            return Door.JSON.createObjectNode().put("verdict", process ? "process" : "duplicate");
         }
-        return said;
+    }
+
+    /** The same where several nodes share the tenants: an application that has its own transactions asks the router itself. */
+    private ObjectNode receivedThere(Once tenant, JsonNode order, AtomicInteger called) throws Exception {
+        String name = order.path("tenant").asText();
+        try {
+            return receivedAt(shared.route().node(name, null), tenant, order, called);
+        } catch (SlotClosedException closed) {
+            return receivedAt(shared.route().node(name, closed), tenant, order, called);
+        }
+    }
+
+    private ObjectNode share(JsonNode order) {
+        if (shared != null) {
+            shared.close();
+        }
+        shared = Shared.of(order);
+        if (web == null) {
+            once = shared.once();
+        } else {
+            web = web.over(shared);
+            once = web.once();
+        }
+        return Door.JSON.createObjectNode();
     }
 
     private Once once(JsonNode order) {
@@ -249,7 +287,11 @@ final class Calls {
             case "renew":
                 return is(of.renew());
             case "receive":
-                return received(tenant, order, called);
+                return shared == null ? received(tenant, order, called) : receivedThere(tenant, order, called);
+            case "nodes":
+                return share(order);
+            case "routed":
+                return shared.routed();
             case "lost":
                 return is(awaitLoss(of));
             case "late":
@@ -323,7 +365,12 @@ final class Calls {
             return one(order, called).put("calls", called.get());
         }
         ExecutorService threads = Executors.newFixedThreadPool(callers);
-        List<Callable<ObjectNode>> each = Collections.nCopies(callers, () -> one(order, called));
+        List<Callable<ObjectNode>> each = new ArrayList<>();
+        for (int i = 0; i < callers; i++) {
+            ObjectNode own = order.deepCopy();
+            own.put("tenant", order.path("tenant").asText().replace("{n}", String.valueOf(i)));
+            each.add(() -> one(own, called));
+        }
         ObjectNode line = Door.JSON.createObjectNode();
         for (Future<ObjectNode> one : threads.invokeAll(each)) {
             line.withArray("each").add(one.get());

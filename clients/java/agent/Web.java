@@ -4,8 +4,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import io.pgonce.Observer;
 import io.pgonce.Once;
+import io.pgonce.Transactions;
 import io.pgonce.spring.Filters;
 import io.pgonce.spring.Idempotent;
+import io.pgonce.spring.NodesDataSource;
 import io.pgonce.spring.OnceTransaction;
 import io.pgonce.spring.SpringTransactions;
 import io.pgonce.spring.TenantResolver;
@@ -31,6 +33,7 @@ import org.springframework.context.annotation.Configuration;
 import org.springframework.context.annotation.Import;
 import org.springframework.core.Ordered;
 import org.springframework.core.annotation.AnnotationUtils;
+import org.springframework.jdbc.core.ConnectionCallback;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.transaction.PlatformTransactionManager;
@@ -44,13 +47,20 @@ final class Web {
     private static final int PATIENCE_S = 30;
     private static volatile Running running;
 
+    /** Of the application that has several. */
+    private static volatile Shared shared;
+
     private final ServletWebServerApplicationContext context;
+    private final boolean isJpa;
+    private final String dsn;
 
     Web(boolean isJpa, String dsn) {
         this(isJpa, dsn, "0", Application.class);
     }
 
     Web(boolean isJpa, String dsn, String port, Class<?>... parts) {
+        this.isJpa = isJpa;
+        this.dsn = dsn;
         Map<String, String> said = new HashMap<>();
         for (String pair : dsn.split(" ")) {
             said.put(pair.substring(0, pair.indexOf('=')), pair.substring(pair.indexOf('=') + 1));
@@ -65,7 +75,22 @@ final class Web {
         }
     }
 
+    /** The same application over several nodes. */
+    Web over(Shared nodes) {
+        boolean begins = shared == null;
+        shared = nodes;
+        if (!begins) {
+            return this;
+        }
+        context.close();
+        return new Web(isJpa, dsn, "0", Application.class, Several.class);
+    }
+
     Once once() {
+        if (shared != null && shared.isPlain()) {
+            SpringTransactions all = new SpringTransactions(context.getBean(PlatformTransactionManager.class), source());
+            return Once.over((Transactions) all::begin, Observer.NONE);
+        }
         return context.getBean(Once.class);
     }
 
@@ -124,6 +149,12 @@ final class Web {
             if (said.path("effect").asBoolean(true)) {
                 jdbc.update("INSERT INTO effect (key, attempt) VALUES (?, ?)", now.name, run);
             }
+            for (JsonNode text : said.path("behind")) {
+                jdbc.execute((ConnectionCallback<Void>) connection -> {
+                    Calls.behind(connection, text.asText());
+                    return null;
+                });
+            }
             if (said.path("hold").asBoolean()) {
                 now.begun.release();
                 if (!now.release.await(PATIENCE_S, TimeUnit.SECONDS)) {
@@ -167,6 +198,17 @@ final class Web {
             });
             registration.setOrder(Ordered.LOWEST_PRECEDENCE - 1001);
             return registration;
+        }
+    }
+
+    /** Its DataSource has the nodes of the case that runs. */
+    @Configuration(proxyBeanMethods = false)
+    static class Several {
+        private static final String OUTSIDE = "outside";
+
+        @Bean
+        DataSource nodes() {
+            return new NodesDataSource((tenant, closed) -> tenant.equals(OUTSIDE) ? shared.first() : shared.route().node(tenant, closed), () -> OUTSIDE);
         }
     }
 

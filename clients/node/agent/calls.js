@@ -4,9 +4,9 @@
 
 const {inspect} = require('util');
 
-const {once, pool, theirs} = require('./world');
-const {Active, Expired, Failed, FinalFailure, InDoubt, LeaseLost, Mismatch, NotDone, OnceError, OutcomeUnknown} = theirs('./index.js');
-const {Service, bytesOf} = require('./services');
+const {pool, theirs, useNodes, world} = require('./world');
+const {Active, Expired, Failed, FinalFailure, InDoubt, LeaseLost, Mismatch, NotDone, OnceError, OutcomeUnknown, SlotClosed} = theirs('./index.js');
+const {Service, behind, bytesOf} = require('./services');
 
 const claims = {};
 let service;
@@ -34,10 +34,11 @@ async function act(each, tx, converse) {
   if (each.sql) await tx.query(each.sql);
   else if (each.meanwhile) await converse({meanwhile: each.meanwhile});
   else if (each.keep) kept = tx;
-  else if (each.emit) await once.emit(tx, topic, payload, about);
-  else if (each.emit_bytes) await once.emitBytes(tx, topic, Buffer.from(base64, 'base64'), contentType, about);
+  else if (each.emit) await world.once.emit(tx, topic, payload, about);
+  else if (each.emit_bytes) await world.once.emitBytes(tx, topic, Buffer.from(base64, 'base64'), contentType, about);
   else if (each.swallow) await tx.query(each.swallow).catch(() => {});
-  else if ((await once.lock(tx, each.lock.resource, {waitMs: each.lock.wait_ms})) !== each.is) throw new Error(`the lock ${each.lock.resource} is not ${each.is}`);
+  else if (each.behind) await behind(tx, each.behind);
+  else if ((await world.once.lock(tx, each.lock.resource, {waitMs: each.lock.wait_ms})) !== each.is) throw new Error(`the lock ${each.lock.resource} is not ${each.is}`);
 }
 
 /** What an effect throws where it is told to. */
@@ -60,7 +61,7 @@ async function receivedAgain(consumer, message, request, tenant) {
   const tx = await pool.connect();
   try {
     await tx.query('BEGIN');
-    return await once.receive(tx, consumer, message, request, {tenant});
+    return await world.once.receive(tx, consumer, message, request, {tenant});
   } finally {
     await tx.query('ROLLBACK');
     tx.release();
@@ -68,10 +69,10 @@ async function receivedAgain(consumer, message, request, tenant) {
 }
 
 const CALLS = {
-  run: async (order, of, converse) => said(await once.run(order.scope, order.key, requestOf(order), effectOf(order, of, converse), optionsOf(order))),
+  run: async (order, of, converse) => said(await world.once.run(order.scope, order.key, requestOf(order), effectOf(order, of, converse), optionsOf(order))),
   claim: async (order) => {
     const {scope, key, lease_ms: leaseMs, retention_ms: retentionMs, takeover} = order;
-    const claim = await once.claim(scope, key, requestOf(order), {...optionsOf(order), leaseMs, retentionMs, takeover});
+    const claim = await world.once.claim(scope, key, requestOf(order), {...optionsOf(order), leaseMs, retentionMs, takeover});
     if (claim.replayed) return said(claim);
     claims[order.as] = claim;
     return {verdict: claim.verdict, fence: claim.fence};
@@ -88,13 +89,13 @@ const CALLS = {
   late: async ({sql}) => void (await kept.query(sql)),
   receive: async (order, of, converse) => {
     const {consumer, message, tenant} = order;
-    const verdict = await once.consume(consumer, message, requestOf(order), effectOf(order, of, converse), {tenant});
-    return {verdict, again: await receivedAgain(consumer, message, requestOf(order), tenant)};
+    const verdict = await world.once.consume(consumer, message, requestOf(order), effectOf(order, of, converse), {tenant});
+    return world.pools[0] === pool ? {verdict, again: await receivedAgain(consumer, message, requestOf(order), tenant)} : {verdict};
   },
   effect: async (order, of, converse) => {
     const {scope, key, tenant, result, work = {}} = order;
     const does = effectOf({effect: work}, of, converse);
-    const value = await once.effect({scope, key, tenant, request: requestOf(order)}, async () => {
+    const value = await world.once.effect({scope, key, tenant, request: requestOf(order)}, async () => {
       await does();
       return bytesOf(result).toString();
     })();
@@ -107,19 +108,21 @@ const CALLS = {
     }
     return {};
   },
+  nodes: async ({dsns, router}) => void (await useNodes(dsns, router)),
+  routed: async () => world.routed,
   serve: async (order) => {
     service = new Service(order);
     return {port: await service.start()};
   },
   begun: async () => service.begun(),
   let: async () => service.release(),
-  stop: async () => ({...(await service.stop()), out: pool.totalCount - pool.idleCount}),
+  stop: async () => ({...(await service.stop()), out: world.pools.reduce((out, each) => out + each.totalCount - each.idleCount, 0)}),
 };
 
 // What an error of this code has to be an instance of.
-const CLASSES = {active: Active, expired: Expired, final_failure: FinalFailure, in_doubt: InDoubt, mismatch: Mismatch, message_mismatch: Mismatch, event_mismatch: Mismatch, outcome_unknown: OutcomeUnknown};
+const CLASSES = {active: Active, expired: Expired, final_failure: FinalFailure, in_doubt: InDoubt, mismatch: Mismatch, message_mismatch: Mismatch, event_mismatch: Mismatch, outcome_unknown: OutcomeUnknown, slot_closed: SlotClosed};
 // A use of the transaction that is not allowed.
-const USAGE = new Set(['transaction_control', 'not_in_transaction']);
+const USAGE = new Set(['transaction_control', 'not_in_transaction', 'not_divided']);
 
 function refused(error) {
   if (error instanceof Thrown) return {code: 'application'};
@@ -131,14 +134,15 @@ function refused(error) {
 
 async function answer(order, converse) {
   const of = {calls: 0};
-  const one = async () => {
+  const one = async (n) => {
+    const own = order.callers ? {...order, tenant: order.tenant.replace('{n}', n)} : order;
     try {
-      return {result: await CALLS[order.call](order, of, converse) ?? {}};
+      return {result: await CALLS[order.call](own, of, converse) ?? {}};
     } catch (error) {
       return {error: refused(error)};
     }
   };
-  if (order.callers) return {each: await Promise.all(Array.from({length: order.callers}, one)), calls: of.calls};
+  if (order.callers) return {each: await Promise.all(Array.from({length: order.callers}, (_, n) => one(n))), calls: of.calls};
   return {...await one(), calls: of.calls};
 }
 

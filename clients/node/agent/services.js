@@ -5,7 +5,7 @@
 const nodeHttp = require('http');
 const {Readable} = require('stream');
 
-const {away, once, theirs} = require('./world');
+const {away, theirs, world} = require('./world');
 
 /** What a member of a case says of bytes. */
 function bytesOf(said) {
@@ -13,6 +13,14 @@ function bytesOf(said) {
   if (said.base64 !== undefined) return Buffer.from(said.base64, 'base64');
   return said.repeat !== undefined ? Buffer.from(said.repeat.repeat(said.count)) : undefined;
 }
+
+/** A statement past every check: pg lets an object send itself. */
+const behind = (tx, text) => new Promise((resolve, reject) => {
+  const none = () => {};
+  tx.query({
+    submit: (connection) => connection.query(text), handleRowDescription: none, handleDataRow: none, handleCommandComplete: none, handleError: reject, handleReadyForQuery: resolve,
+  });
+});
 
 const listening = (server) => new Promise((resolve) => server.once('listening', () => resolve(server.address().port)));
 const closing = (server) => () => new Promise((resolve) => server.close(resolve));
@@ -103,7 +111,7 @@ class Service {
   }
 
   async start() {
-    const [port, close] = await FRAMEWORKS[this.framework](this.location.database === 'away' ? away() : once, this);
+    const [port, close] = await FRAMEWORKS[this.framework](this.location.database === 'away' ? away() : world.once, this);
     this.close = close;
     return port;
   }
@@ -112,6 +120,7 @@ class Service {
     const said = this.script[Math.min(this.#runs, this.script.length - 1)];
     const number = ++this.#runs;
     if (said.effect ?? true) await req.pgonce.tx.query('INSERT INTO effect (key, attempt) VALUES ($1, $2)', [this.name, number]);
+    for (const text of said.behind ?? []) await behind(req.pgonce.tx, text);
     if (said.hold) {
       this.#begun++;
       this.#waiting.splice(0).forEach((resolve) => resolve());
@@ -142,4 +151,4 @@ class Service {
   }
 }
 
-module.exports = {FRAMEWORKS, Service, bytesOf};
+module.exports = {FRAMEWORKS, Service, behind, bytesOf};

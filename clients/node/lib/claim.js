@@ -11,25 +11,31 @@ const {Session} = require('./session');
 const {marked, repeat} = require('./transaction');
 const {mayRun, verdictOfLost} = require('./verdicts');
 
-/** One statement in a separate transaction. */
-async function ask(pool, statement, wait) {
-  const session = await Session.open(pool, wait);
-  session.open = false;
-  try {
-    const [{rows}] = await session.send([statement]);
-    return rows[0];
-  } catch (error) {
-    throw marked(error, {lost: session.lost});
-  } finally {
-    await session.close();
-  }
+// spec: owner-max
+const OWNER_CHARACTERS_MAX = 255;
+// end of spec
+
+/** One statement in a separate transaction, at the node of the tenant. */
+function ask(route, tenant, statement, wait) {
+  return route.at(tenant, async (pool) => {
+    const session = await Session.open(pool, wait);
+    session.open = false;
+    try {
+      const [{rows}] = await session.send([statement]);
+      return rows[0];
+    } catch (error) {
+      throw marked(error, {lost: session.lost});
+    } finally {
+      await session.close();
+    }
+  });
 }
 
 class Claim {
-  #pool; #intent; #leaseMs; #timer; #until; #controller = new AbortController();
+  #route; #intent; #leaseMs; #timer; #until; #controller = new AbortController();
 
-  constructor(pool, intent, {verdict, fence, leaseMs, traceparent}, wanted, asked) {
-    this.#pool = pool;
+  constructor(route, intent, {verdict, fence, leaseMs, traceparent}, wanted, asked) {
+    this.#route = route;
     this.#intent = intent;
     this.#leaseMs = wanted;
     this.replayed = false;
@@ -45,6 +51,10 @@ class Claim {
     return this.#controller.signal;
   }
 
+  #ask(statement) {
+    return ask(this.#route, this.#intent.tenant, statement);
+  }
+
   #beat(leaseMs) {
     const every = Math.max(leaseMs / 3, 10);
     const beat = async () => {
@@ -52,7 +62,7 @@ class Claim {
       // A network that says nothing lets no renewal end.
       const overdue = setTimeout(() => this.#lose('the lease could not be renewed in time'), Math.max(0, this.#until - asked)).unref();
       try {
-        const [renewed] = await ask(this.#pool, contract.renew(this.#intent, this.fence, this.#leaseMs));
+        const [renewed] = await this.#ask(contract.renew(this.#intent, this.fence, this.#leaseMs));
         if (this.#timer === null) return;
         if (renewed !== 't') return this.#lose('somebody else holds this intent, or it is finished');
         this.#until = asked + leaseMs;
@@ -78,11 +88,15 @@ class Claim {
     this.#timer = null;
   }
 
-  /** A report that is sent again after a lost connection is found to be the same one. */
-  async #report(statement) {
-    this.#stop();
-    const {value} = await repeat(async () => ({value: (await ask(this.#pool, statement))[0] === 't'}));
+  /** A report that is sent again is found to be the same one: after a lost connection, and while the tenant's slot is closed. */
+  async #repeated(statement) {
+    const {value} = await repeat(async () => ({value: (await this.#ask(statement))[0] === 't'}), {isReport: true});
     return value;
+  }
+
+  #report(statement) {
+    this.#stop();
+    return this.#repeated(statement);
   }
 
   /** true: stored now; false: this very answer was stored already. */
@@ -101,31 +115,30 @@ class Claim {
     return this.#report(contract.release(this.#intent, this.fence));
   }
 
-  async renew() {
-    const [renewed] = await ask(this.#pool, contract.renew(this.#intent, this.fence, this.#leaseMs));
-    return renewed === 't';
+  renew() {
+    return this.#repeated(contract.renew(this.#intent, this.fence, this.#leaseMs));
   }
 }
 
 /** The answer to a claim was lost: whether it is ours is asked for. undefined: it is not. */
-async function ours(pool, intent, owner, takeover) {
-  const found = contract.peeked(await ask(pool, contract.peek(intent)));
+async function ours(route, intent, owner, takeover) {
+  const found = contract.peeked(await ask(route, intent.tenant, contract.peek(intent)));
   if (found.owner !== owner || found.state !== 'processing') return undefined;
   return {verdict: verdictOfLost(found.attempts, takeover), fence: found.fence, leaseMs: found.leaseMs};
 }
 
-async function claim(pool, intent, options = {}) {
+async function claim(route, intent, options = {}) {
   // A name of this one claim, so that it is known again.
-  const owner = `${options.owner ?? `${hostname()}/${process.pid}`}/${randomUUID()}`.slice(-255);
+  const owner = `${options.owner ?? `${hostname()}/${process.pid}`}/${randomUUID()}`.slice(-OWNER_CHARACTERS_MAX);
   const {waitMs = 0, signal, deadlineMs, wait} = options;
   let lostBefore = false;
   let asked;
   const said = await repeat(async () => {
     asked = performance.now();
     try {
-      const mine = lostBefore ? await ours(pool, intent, owner, options.takeover) : undefined;
+      const mine = lostBefore ? await ours(route, intent, owner, options.takeover) : undefined;
       if (mine) return mine;
-      return contract.claimed(await ask(pool, contract.claim(intent, {...options, owner}), wait));
+      return contract.claimed(await ask(route, intent.tenant, contract.claim(intent, {...options, owner}), wait));
     } catch (error) {
       lostBefore = true;
       throw error;
@@ -133,7 +146,7 @@ async function claim(pool, intent, options = {}) {
   }, {waitMs, signal, deadlineMs});
   if (said.verdict === 'replay_success') return {...said.answer, replayed: true};
   if (!mayRun(said.verdict)) throw errors.ofVerdict(said);
-  return new Claim(pool, intent, said, options.leaseMs, asked);
+  return new Claim(route, intent, said, options.leaseMs, asked);
 }
 
 module.exports = {claim, Claim};

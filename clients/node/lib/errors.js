@@ -20,6 +20,11 @@ class Mismatch extends OnceError {}
 class Active extends OnceError {}
 class InDoubt extends OnceError {}
 class Expired extends OnceError {}
+/** This node does not serve the tenant now. slot, epoch: the tenant's slot, and its epoch at this node. */
+class SlotClosed extends OnceError {
+  slot;
+  epoch;
+}
 /** The intent failed for good; `answer` is what is stored. replayed: an earlier attempt did. */
 class FinalFailure extends OnceError {}
 /** COMMIT was sent, and the database cannot be asked what became of it. Ask again with the same key. */
@@ -75,7 +80,7 @@ const KNOWN = {
   P4099: ['unknown_state', 503, false, 'the intent is in a state that this function does not know'],
   // end of spec
 };
-const CLASSES = {P4002: Mismatch, P4029: Active, P4030: FinalFailure, P4031: InDoubt, P4041: Expired, P4050: Mismatch, P4051: Mismatch};
+const CLASSES = {P4002: Mismatch, P4029: Active, P4030: FinalFailure, P4031: InDoubt, P4041: Expired, P4050: Mismatch, P4051: Mismatch, P4097: SlotClosed};
 
 /** May the same attempt succeed the next time? again: a statement of pgonce was not prepared, although it should have been. */
 const isSerialization = (error) => error?.code === '40001' || error?.code === '40P01' || error?.again === true;
@@ -133,12 +138,27 @@ function lineOf(error) {
   return `code=${code} error=${JSON.stringify(message)}`;
 }
 
+/** {slot, epoch} at the end of the detail of P4097, behind the names of the intent. */
+function slotIn(detail) {
+  const [, slot, epoch] = /; slot=(\d+) epoch=(\d+)$/.exec(detail ?? '') ?? [];
+  return slot === undefined ? {} : {slot: Number(slot), epoch: Number(epoch)};
+}
+
 /** The error for a driver's error; an error that is not the contract's stays as it is. */
 function ofDriver(error) {
   if (error instanceof OnceError) return error;
-  if (KNOWN[error?.code] && error.severity !== undefined) return ofSqlstate(error.code, error.message.replace(/^pgonce: /, ''));
+  if (KNOWN[error?.code] && error.severity !== undefined) {
+    const known = ofSqlstate(error.code, error.message.replace(/^pgonce: /, ''));
+    return known instanceof SlotClosed ? Object.assign(known, slotIn(error.detail)) : known;
+  }
   if (isSerialization(error)) return new OnceError('serialization', 'another transaction was in the way until the deadline', {sqlstate: error.code, status: 503, retryable: true});
   return error;
+}
+
+/** For the error of a statement of this client's, before anything of the application ran: a missing schema or function can only be the contract's. */
+function ofContract(error) {
+  if (error?.severity === undefined || !['3F000', '42883'].includes(error.code)) return error;
+  return new OnceError('contract', 'the database has no contract, or one that this client does not know: run pgonce init, or pgonce.sql', {sqlstate: error.code, status: 503, cause: error});
 }
 
 /** The database could not be reached, or was lost before COMMIT was sent: nothing was done. */
@@ -168,6 +188,6 @@ const swallowed = () =>
   new OnceError('swallowed', 'a statement of the effect failed and the effect went on: COMMIT would have rolled back, so nothing was committed. Let the error out, or use a savepoint');
 
 module.exports = {
-  OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, Left, NotDone,
-  final, doubt, ofVerdict, problemOf, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
+  OnceError, Mismatch, Active, InDoubt, Expired, SlotClosed, FinalFailure, OutcomeUnknown, LeaseLost, Failed, Left, NotDone,
+  final, doubt, ofVerdict, problemOf, reasonOf, lineOf, ofSqlstate, ofDriver, ofContract, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
 };

@@ -28,7 +28,7 @@ function leave(reply) {
 }
 
 /** given: the options of every route, some of which a route may say otherwise in config.pgonce; false there leaves it out, and so does a missing scope. */
-function fastify(once, pool, {scope, ...given}, logger) {
+function fastify(once, route, {scope, ...given}, logger) {
   const every = scope !== undefined && checked(logger, {scope, ...given});
   const OPTIONS = Symbol('pgonce'); // in the config of each route that has come by: false where it is left out
   const bodies = new WeakMap();
@@ -38,11 +38,11 @@ function fastify(once, pool, {scope, ...given}, logger) {
     const options = optionsOf(request);
     const req = request.raw;
     if (!wanted(options, req)) {
-      request.pgonce = handlingOfNone(pool, options);
+      request.pgonce = handlingOfNone(route, options);
       return undefined;
     }
     const body = bodies.has(request) ? bodies.get(request) : Buffer.alloc(0);
-    const {guard, reply: answer, left, passed} = await enter(once, pool, options, req, reply.raw, body, request);
+    const {guard, reply: answer, left, passed} = await enter(once, route, options, req, reply.raw, body, request);
     if (passed) {
       request.pgonce = passed;
       return undefined;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// Fingerprints that the client computes itself, by docs/fingerprint.md, once it knows a tenant's salt: in the database they cost as much as half of start.
+// Fingerprints that the client computes itself, by docs/reference/fingerprint.md, once it knows a tenant's salt: in the database they cost as much as half of start.
 // Those of JSON are the database's, since it has the canonical form.
 'use strict';
 

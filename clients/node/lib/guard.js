@@ -21,14 +21,14 @@ const REFUSALS = new Set([
 const AS_IT_IS = {};
 
 /** Opens the request's transaction: {guard}, or {reply} if the handler must not be called; {left}: the client has left. */
-function open(pool, options, intent, gone) {
+function open(route, options, intent, gone) {
   return traced('http', options.scope, async (verdict) => {
     const until = performance.now() + options.handlerMs;
     try {
-      const begin = () => Attempt.begin(pool, intent, {isolation: options.isolation, ms: until - performance.now(), gone});
+      const begin = () => route.at(intent.tenant, (pool) => Attempt.begin(pool, intent, {isolation: options.isolation, ms: until - performance.now(), gone}));
       const said = await repeat(begin, {waitMs: options.waitMs, deadlineMs: ASK_MS});
       verdict(said.attempt ? 'proceed' : said.verdict);
-      return said.attempt ? {guard: new Guard(pool, options, said.attempt)} : {reply: concluded(options, intent, said)};
+      return said.attempt ? {guard: new Guard(route, options, said.attempt)} : {reply: concluded(options, intent, said)};
     } catch (error) {
       verdict(error instanceof errors.OnceError ? error.code : 'error');
       return error instanceof errors.Left ? {left: true} : {reply: unavailable(options, error)};
@@ -52,8 +52,8 @@ function storable(options, {status, pairs}, body) {
 
 /** A request whose effect is under way. */
 class Guard {
-  constructor(pool, options, attempt) {
-    this.pool = pool;
+  constructor(route, options, attempt) {
+    this.route = route;
     this.options = options;
     this.attempt = attempt;
     this.ended = false;
@@ -94,8 +94,9 @@ class Guard {
     return this.attempt.fail(reasons.REFUSED, stored, large);
   }
 
-  undone() {
-    return this.attempt.abandon();
+  async undone() {
+    await this.attempt.abandon();
+    if (this.attempt.elsewhere) throw errors.ofSqlstate('P4012');
   }
 
   doubt(answer) {
@@ -119,7 +120,8 @@ class Guard {
     }
     try {
       // COMMIT was sent: only start can tell what became of it, once the lost connection's backend is gone.
-      const said = await repeat(() => Attempt.begin(this.pool, intent, {ms: ASK_MS}), {waitMs: ASK_MS, deadlineMs: ASK_MS});
+      const again = () => this.route.at(intent.tenant, (pool) => Attempt.begin(pool, intent, {ms: ASK_MS}));
+      const said = await repeat(again, {waitMs: ASK_MS, deadlineMs: ASK_MS});
       if (!said.attempt) return {answer: said.verdict === 'processing_active' ? logged(options, 'not-stored', error) : concluded(options, intent, said)};
       await said.attempt.abandon();
       return {answer: unavailable(options, errors.ofConnection(error))};
@@ -131,7 +133,7 @@ class Guard {
   /** The handler has ended the transaction itself. It is unknown whether its effect was committed, so the handler must not run again. */
   async #doubtful(error) {
     try {
-      await leaveInDoubt(this.pool, this.intent, {deadlineMs: ASK_MS});
+      await leaveInDoubt(this.route, this.intent, {deadlineMs: ASK_MS});
       return logged(this.options, 'in-doubt', error);
     } catch (unstored) {
       this.log(unstored);
@@ -141,8 +143,7 @@ class Guard {
 
   /** The handler's answer cannot be kept. Nothing was done. */
   async refuse(message) {
-    await this.broken();
-    return {answer: this.fault(message)};
+    return (await this.broken()) ?? {answer: this.fault(message)};
   }
 
   /** The handler was not called. */
@@ -150,19 +151,26 @@ class Guard {
     return this.broken();
   }
 
-  /** There will be no answer. */
+  /** There will be no answer, unless it is unknown what was done: then that is the answer. */
   async broken() {
     this.ended = true;
-    await this.attempt.abandon().catch((error) => this.log(error));
+    try {
+      await this.undone();
+    } catch (error) {
+      if (this.attempt.elsewhere) return this.unstored(error);
+      this.log(error);
+    }
+    return undefined;
   }
 
   /** Time is up: what is being stored is asked for, what still runs is taken back. */
   #expire() {
     const {ended, options} = this;
-    if (ended) return void this.attempt.session.cut();
-    const full = this.pool.waitingCount > 0 ? errors.fullness(this.pool) : undefined;
+    const {session} = this.attempt;
+    if (ended) return void session.cut();
+    const full = session.pool.waitingCount > 0 ? errors.fullness(session.pool) : undefined;
     const error = new Error(`the handler has not answered within ${options.handlerMs} ms`, full && {cause: new Error(`no connection was free for who waits: ${full}`)});
-    this.expired(this.broken().then(() => ({answer: logged(options, 'timed-out', error)})));
+    this.expired(this.broken().then((doubtful) => doubtful ?? {answer: logged(options, 'timed-out', error)}));
   }
 
   log(error) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// One protected request that a gateway in front has claimed, for the same intent (docs/gateway.md): its claim is finished here, in the transaction of the effect.
+// One protected request that a gateway in front has claimed, for the same intent (docs/reference/gateway.md): its claim is finished here, in the transaction of the effect.
 'use strict';
 
 const contract = require('./contract');
@@ -13,9 +13,9 @@ const {Attempt, marked, repeat} = require('./transaction');
 
 /** An effect's transaction under a claim. The contract looks at its fence when the outcome is stored. */
 class HandedAttempt extends Attempt {
-  static async begin(pool, intent, {isolation, ms, gone}) {
+  static async begin(route, intent, {isolation, ms, gone}) {
     const begun = performance.now();
-    const session = await Session.open(pool, {ms, gone});
+    const session = await Session.open(await route.poolOf(intent.tenant), {ms, gone});
     try {
       session.limit(ms - (performance.now() - begun), () => session.cut());
       await session.send([contract.begin(isolation), contract.SAVEPOINT]);
@@ -33,20 +33,21 @@ class HandedAttempt extends Attempt {
       const results = await this.sendOutcome(last, otherwise);
       if (results.at(-1).rows[0][0] !== 't') throw errors.ofSqlstate('P4010');
     } catch (error) {
+      if (error.code === '25P02') throw await this.threw(errors.swallowed());
       await session.close();
-      throw error.code === '25P02' ? errors.swallowed() : marked(error, {lost: session.lost});
+      throw marked(error, {lost: session.lost});
     }
     await super.commit([]);
   }
 }
 
 /** As open of guard.js. */
-function openHandoff(pool, options, intent, gone) {
+function openHandoff(route, options, intent, gone) {
   return traced('http', options.scope, async (verdict) => {
     try {
-      const attempt = await HandedAttempt.begin(pool, intent, {isolation: options.isolation, ms: options.handlerMs, gone});
+      const attempt = await HandedAttempt.begin(route, intent, {isolation: options.isolation, ms: options.handlerMs, gone});
       verdict('proceed');
-      return {guard: new HandedGuard(pool, options, attempt)};
+      return {guard: new HandedGuard(route, options, attempt)};
     } catch (error) {
       verdict(error instanceof errors.OnceError ? error.code : 'error');
       return error instanceof errors.Left ? {left: true} : {reply: unavailable(options, errors.ofDriver(error))};
@@ -73,6 +74,7 @@ class HandedGuard extends Guard {
 
   async unstored(error) {
     const {code} = errors.ofDriver(error);
+    if (code === 'not_started') return {answer: logged(this.options, 'in-doubt', error)}; // which the gateway heeds
     if (code === 'completion_refused' || code === 'failure_refused') return {answer: refusal(this.options, 'active')};
     if (!Attempt.isUnanswered(error)) return super.unstored(error);
     try {
@@ -88,8 +90,8 @@ class HandedGuard extends Guard {
   #free() {
     const until = performance.now() + ASK_MS;
     const left = () => Math.max(1, until - performance.now());
-    return repeat(async () => {
-      const session = await Session.open(this.pool, {ms: left()});
+    return repeat(() => this.route.at(this.intent.tenant, async (pool) => {
+      const session = await Session.open(pool, {ms: left()});
       session.limit(left(), () => session.cut());
       session.open = false;
       try {
@@ -99,7 +101,7 @@ class HandedGuard extends Guard {
       } finally {
         await session.close();
       }
-    }, {deadlineMs: ASK_MS});
+    }), {deadlineMs: ASK_MS, isReport: true});
   }
 }
 

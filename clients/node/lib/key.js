@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// The key in the value of an Idempotency-Key header: docs/fingerprint.md, held to spec/vectors/keys.json. A bad key is never ignored: the request would run unprotected.
+// The key in the value of an Idempotency-Key header: docs/reference/fingerprint.md, held to spec/vectors/keys.json. A bad key is never ignored: the request would run unprotected.
 'use strict';
 
 // spec: key-max

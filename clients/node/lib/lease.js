@@ -39,11 +39,11 @@ function effectOf({status, pairs, effect}) {
   return status >= 400 ? 'refused' : 'done';
 }
 
-function openLease(pool, options, intent, gone) {
+function openLease(route, options, intent, gone) {
   return traced('http', options.scope, async (verdict) => {
     const until = performance.now() + options.handlerMs;
     try {
-      const held = await claim(pool, intent, {takeover: false, waitMs: options.waitMs, deadlineMs: ASK_MS, wait: {ms: options.handlerMs, gone}});
+      const held = await claim(route, intent, {takeover: false, waitMs: options.waitMs, deadlineMs: ASK_MS, wait: {ms: options.handlerMs, gone}});
       verdict(held.replayed ? 'replay' : 'proceed');
       if (held.replayed) return {reply: concluded(options, intent, {verdict: 'replay_success', answer: held, traceparent: held.traceparent})};
       return {guard: new LeaseGuard(options, intent, held, until - performance.now())};

@@ -22,32 +22,33 @@ function handling(once, {attempt, held, intent}) {
   return attempt ? {tx: attempt.tx, ...once.within(attempt)} : {...ofIntent(intent), traceparent: held.traceparent, signal: held.signal, fence: held.fence};
 }
 
-const handlingOfNone = (pool, {mode}) => (mode === 'lease' ? {} : {tx: pool});
+/** Without a key no tenant is known, so several nodes have no pool for it. */
+const handlingOfNone = ({pool}, {mode}) => (mode === 'lease' || !pool ? {} : {tx: pool});
 
 /**
  * {guard}; {reply} if the handler must not be called; {left} if the client has left; {passed}, the intent as the handler gets it, if a gateway
  * in front does all of it. of: the request as the framework has it.
  */
-async function enter(once, pool, options, req, res, body, of = req) {
+async function enter(once, route, options, req, res, body, of = req) {
   const gone = () => isGone(req, res);
   if (body === undefined || gone()) return {left: true};
   const {intent, slug, more} = named(options, req, options.tenant ? await options.tenant(of) : '', body);
   if (slug) return {reply: refusal(options, slug, {more})};
   if (intent.fence !== undefined && options.mode === 'lease') return {passed: ofIntent(intent)};
-  const said = await (options.mode === 'lease' ? openLease : intent.fence !== undefined ? openHandoff : open)(pool, options, intent, gone);
+  const said = await (options.mode === 'lease' ? openLease : intent.fence !== undefined ? openHandoff : open)(route, options, intent, gone);
   if (!said.guard || !gone()) return said;
   await said.guard.unused();
   return {left: true};
 }
 
 /** Returns a function that calls a handler under its guard, with req.pgonce set; undefined if no handler is called. failed(error): the application's error at COMMIT. */
-async function admit(once, pool, options, req, res, failed) {
+async function admit(once, route, options, req, res, failed) {
   const asItIs = (work) => work();
   if (!wanted(options, req)) {
-    req.pgonce = handlingOfNone(pool, options);
+    req.pgonce = handlingOfNone(route, options);
     return asItIs;
   }
-  const {guard, reply, left, passed} = await enter(once, pool, options, req, res, await bodyOf(req, options.bodyMax));
+  const {guard, reply, left, passed} = await enter(once, route, options, req, res, await bodyOf(req, options.bodyMax));
   if (left) return undefined;
   if (reply) return void send(res, reply);
   if (passed) {
@@ -60,12 +61,12 @@ async function admit(once, pool, options, req, res, failed) {
 }
 
 /** Calls next() under the guard, next(error), or answers itself. */
-function express(once, pool, given, logger) {
+function express(once, route, given, logger) {
   const options = checked(logger, given);
   return async (req, res, next) => {
     let going;
     try {
-      const admitted = await admit(once, pool, options, req, res, next);
+      const admitted = await admit(once, route, options, req, res, next);
       if (!admitted) return;
       going = () => admitted(next);
     } catch (error) {
@@ -84,11 +85,11 @@ function threw(res, error, logger) {
   res.end();
 }
 
-function http(once, pool, given, handler, logger) {
+function http(once, route, given, handler, logger) {
   const options = checked(logger, given);
   return async (req, res) => {
     try {
-      const admitted = await admit(once, pool, options, req, res, (error) => threw(res, error, logger));
+      const admitted = await admit(once, route, options, req, res, (error) => threw(res, error, logger));
       await admitted?.(() => handler(req, res));
     } catch (error) {
       threw(res, error, logger);

@@ -107,20 +107,25 @@ class Session {
     }).end(request);
   }
 
-  /** Back to the pool, outside of a transaction; a connection of which that is not certain in time is closed. */
-  async close() {
-    if (this.closed) return;
+  /** Back to the pool, outside of a transaction; a connection of which that is not certain in time is closed. asked: goes ahead of ROLLBACK; resolves to its SQLSTATE if it fails. */
+  async close(asked) {
+    if (this.closed) return undefined;
+    let refused;
     this.over = this.closed = true;
     clearTimeout(this.timer);
     if (!this.lost && this.open !== false) {
       const timer = setTimeout(() => this.cut(), CLOSE_MS);
-      await this.send([contract.ROLLBACK]).catch(this.lose);
+      const refusal = () => this.send([asked, contract.ROLLBACK]).then(() => undefined, ({code}) => code);
+      if (asked) refused = await refusal();
+      if (refused === NOT_PREPARED) refused = await refusal(); // as it is from now on
+      if (!asked || (refused && !this.lost)) await this.send([contract.ROLLBACK]).catch(this.lose);
       clearTimeout(timer);
     }
     if (this.cancelled) this.lost = true;
     this.client.off('error', this.lose);
     this.client.off('end', this.lose);
     this.client.release(this.lost);
+    return refused;
   }
 }
 

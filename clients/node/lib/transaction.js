@@ -15,6 +15,8 @@ const BACKOFF_FIRST_MS = 5; // the longest first pause
 const BACKOFF_MAX_MS = 1000; // the longest pause
 const DEADLINE_MS = 30000; // the default deadline of a call
 // end of spec
+// Besides P4012: the transaction has not started this intent, or has no such savepoint. The effect has ended the one that had.
+const ELSEWHERE = new Set(['P4014', 'P4015', '25P01', '3B001']);
 const KEPT_ALWAYS = 8192; // bytes of a body, and characters of headers, that every scope keeps: below it, P4060 cannot come
 
 /** An effect's transaction that has begun: start said proceed. */
@@ -24,6 +26,7 @@ class Attempt {
     this.intent = intent;
     this.tx = lent(session, intent);
     this.commitSent = false;
+    this.elsewhere = false;
   }
 
   /**
@@ -71,6 +74,7 @@ class Attempt {
     try {
       return await session.send([...statements, ...after]);
     } catch (error) {
+      if (ELSEWHERE.has(error.code)) throw errors.ofSqlstate('P4012');
       if (!otherwise || error.code !== 'P4060') throw error;
       return session.send([...otherwise, ...after]);
     }
@@ -84,7 +88,7 @@ class Attempt {
       session.open = false;
       if (results.at(-1).tag !== 'COMMIT') throw errors.swallowed();
     } catch (error) {
-      if (error.code === '25P02') throw errors.swallowed();
+      if (error.code === '25P02') throw await this.threw(errors.swallowed());
       throw marked(error, {lost: session.lost, unanswered: this.commitSent && session.lost});
     } finally {
       await session.close();
@@ -127,16 +131,17 @@ class Attempt {
     return this.commit([contract.ROLLBACK_TO, contract.doubt(this.intent, answer)]);
   }
 
-  /** Nothing happened. A statement that still runs on the connection is stopped. */
+  /** Nothing happened, unless the effect has ended the transaction: then it is elsewhere. A statement that still runs on the connection is stopped. */
   async abandon() {
     this.session.over = true;
     this.session.cancel();
-    await this.session.close();
+    if (ELSEWHERE.has(await this.session.close(contract.ROLLBACK_TO))) this.elsewhere = true;
   }
 
   /** The effect threw: nothing happened. Returns the error to throw, which tells the loop whether the connection was lost. */
   async threw(error) {
     await this.abandon();
+    if (this.elsewhere) return Object.assign(errors.ofSqlstate('P4012'), {cause: error});
     return this.session.lost ? marked(errors.ofConnection(error), {lost: true}) : error;
   }
 }
@@ -172,8 +177,9 @@ const backoff = (tries) => Math.random() * Math.min(BACKOFF_MAX_MS, BACKOFF_FIRS
  * attempt(settled) until it returns, or throws what another attempt cannot change. It returns {verdict} for what start has said instead of proceed, and calls
  * settled() where start has said proceed: then an earlier COMMIT did not happen.
  * The signal is looked at between attempts alone: never between an effect and its outcome.
+ * isReport: its work is done, so it is also repeated while the tenant's slot is closed, which is open on no node while it moves.
  */
-async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = {}) {
+async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal, isReport = false} = {}) {
   const begun = Date.now();
   // An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown.
   let unanswered = false;
@@ -197,9 +203,11 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
       const known = errors.ofDriver(error);
       const away = known instanceof errors.OnceError && known.code === 'connection';
       if (away && !mark.lost && !unanswered && !lostBefore) throw known;
-      if (!away && !mark.lost && !errors.isSerialization(error)) {
-        // Only what start itself has said settles what became of an earlier COMMIT.
-        throw unanswered && !(known instanceof errors.OnceError) ? errors.unknown(error) : known;
+      const isMoving = isReport && known instanceof errors.SlotClosed;
+      if (!away && !mark.lost && !errors.isSerialization(error) && !isMoving) {
+        // Only an answer of start settles what became of an earlier COMMIT; a node that refuses the tenant gives none, nor does a database without the contract.
+        const isAnswer = known instanceof errors.OnceError && !(known instanceof errors.SlotClosed) && known.code !== 'contract';
+        throw unanswered && !isAnswer ? errors.unknown(known) : known;
       }
       failure = mark.lost && !away ? errors.ofConnection(error) : known;
     }
@@ -220,13 +228,16 @@ function conclude(said) {
   throw errors.ofVerdict(said);
 }
 
-/** A transaction around work(session), again after 40001 and 40P01. */
-function transact(pool, work, options = {}) {
-  return repeat(async (settled) => {
+/** A transaction around work(session, begun) at the tenant's node, again after 40001 and 40P01. begun: start or receive has spoken, and the effect begins. */
+function transact(route, tenant, work, options = {}) {
+  return repeat((settled) => route.at(tenant, async (pool, begun) => {
     const session = await Session.open(pool);
     let commitSent = false;
     try {
-      const result = await work(session, settled);
+      const result = await work(session, () => {
+        settled();
+        begun();
+      });
       session.over = true;
       if (session.lost) throw errors.ofConnection();
       commitSent = true;
@@ -239,10 +250,10 @@ function transact(pool, work, options = {}) {
       await session.close();
       throw session.lost ? marked(errors.ofConnection(error), {lost: true, unanswered: commitSent}) : error;
     }
-  }, options);
+  }), options);
 }
 
 /** The effect has ended its transaction itself. It is unknown whether its work was committed, so it must not run again. */
-const leaveInDoubt = (pool, intent, options) => transact(pool, (session) => session.send([contract.begin(), contract.doubt(intent, {}, reasons.ENDED)]), options);
+const leaveInDoubt = (route, intent, options) => transact(route, intent.tenant, (session) => session.send([contract.begin(), contract.doubt(intent, {}, reasons.ENDED)]), options);
 
 module.exports = {Attempt, leaveInDoubt, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

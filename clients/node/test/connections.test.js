@@ -69,7 +69,7 @@ test('each statement is prepared once for a connection', async (t) => {
   await assert.rejects(run(one, async (tx) => tx.query('SELECT 1/0')), {code: '22012'});
   key = `order:${randomUUID()}`;
   await assertDoneOnce(await run(one));
-  assert.deepEqual(await names(), ['BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'once.finish', 'once.try_start']);
+  assert.deepEqual(await names(), ['BEGIN', 'COMMIT', 'ROLLBACK', 'ROLLBACK', 'SAVEPOINT', 'once.finish', 'once.try_start']);
 });
 
 for (const which of ['BEGIN', 'once.try_start', 'SAVEPOINT', 'once.finish', 'COMMIT']) {

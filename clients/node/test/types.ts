@@ -5,7 +5,7 @@ import http2 from 'node:http2';
 
 import express from 'express';
 import {Pool} from 'pg';
-import {Failed, FinalFailure, InDoubt, Once, keyOf, rawBody, type Claim, type FastifyPlugin} from '..';
+import {Failed, FinalFailure, InDoubt, Once, SlotClosed, keyOf, nodes, rawBody, type Claim, type FastifyPlugin} from '..';
 
 const pool = new Pool();
 const once = new Once(pool, {tenant: 7, logger: console});
@@ -63,4 +63,9 @@ http.createServer(once.http({scope: 'mails', tenant: false, mode: 'lease'}, asyn
 once.http({scope: 'mails', tenant: false, mode: 'lease'}, async (req) => req.pgonce.tx);
 export const quiet = new Once(pool, {logger: {error: () => {}, debug: (line) => console.log(line)}});
 app.use(once.problems());
+export const overNodes = new Once(nodes([pool, new Pool()]));
+export const routed = new Once(async (tenant, refused) => (tenant.length > (refused?.slot ?? 0) ? pool : new Pool()));
+export const closed = (error: unknown): number | undefined => (error instanceof SlotClosed ? error.epoch : undefined);
+// @ts-expect-error nodes takes pools
+nodes('host=db1');
 app.listen(3000);

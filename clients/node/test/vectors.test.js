@@ -10,6 +10,9 @@ const {test} = require('node:test');
 const {Pool} = require('pg');
 
 const {Once, OnceError, keyOfHeader} = require('..');
+const errors = require('../lib/errors');
+const {Route} = require('../lib/route');
+const {marked, repeat} = require('../lib/transaction');
 
 test('what an answer says of its effect is what spec/statuses.json says', () => {
   const [guard, lease] = [require('../lib/guard'), require('../lib/lease')];
@@ -72,4 +75,25 @@ test('fingerprints that the client computes are those of the vectors', () => {
 test("the version is the release's", () => {
   const [, version] = fs.readFileSync(path.join(__dirname, '../../../meson.build'), 'utf8').match(/^ {2}version: '([^']+)'/m);
   assert.equal(require('../package.json').version, version);
+});
+
+test('a database without the contract does not settle what became of a lost COMMIT, and before it nothing was done', async () => {
+  const missing = () => errors.ofContract(Object.assign(new Error('schema "once" does not exist'), {code: '3F000', severity: 'ERROR'}));
+  let calls = 0;
+  const lost = () => {
+    calls += 1;
+    throw calls === 1 ? marked(errors.ofConnection(new Error('lost')), {lost: true, unanswered: true}) : missing();
+  };
+  await assert.rejects(repeat(lost, {deadlineMs: 5000}), {code: 'outcome_unknown'});
+  assert.equal(calls, 2);
+  await assert.rejects(repeat(() => {
+    throw missing();
+  }), {code: 'contract', status: 503, sqlstate: '3F000'});
+  // What is missing may be the application's own, once its code runs.
+  const own = Object.assign(new Error('function f() does not exist'), {code: '42883', severity: 'ERROR'});
+  const route = new Route(() => ({connect() {}, query() {}, totalCount: 0}));
+  await assert.rejects(route.at('', async (_pool, begun) => {
+    begun();
+    throw own;
+  }), (error) => error === own);
 });

@@ -20,7 +20,7 @@ def main(driver, dsn, port=None):
     else:
         import calls
 
-        calls.serve(sys.stdin, driver, url_of(dsn))
+        calls.serve(sys.stdin, driver, url_of(dsn), url_of)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pgonce
 from pgonce import errors
 
 from cases import body_of, bytes_of, outcome_of, request_of, said
-from drivers import AsyncDoor, opened
+from drivers import AsyncDoor, Nodes, behind, opened
 from torture import Orders
 
 CODES = {
@@ -21,7 +21,7 @@ CODES = {
     errors.SwallowedError: "swallowed", errors.ScopeRequired: "scope_required", errors.KeyMalformed: "key_malformed", errors.LeaseLost: "lease_lost",
     errors.EventMismatch: "event_mismatch", errors.MessageMismatch: "message_mismatch", errors.Refused: "refused", errors.AlreadyFinished: "already_finished",
     errors.TooLarge: "too_large", errors.NotStarted: "not_started", errors.ConnectionLost: "connection", errors.OutcomeUnknown: "outcome_unknown",
-    errors.NotDone: "not_done", errors.UsageError: "usage",
+    errors.NotDone: "not_done", errors.UsageError: "usage", errors.SlotClosed: "slot_closed",
 }  # fmt: skip
 # A class for two refusals of the contract.
 LEASE_LOST = {"P4010": "completion_refused", "P4011": "failure_refused"}
@@ -57,6 +57,8 @@ def act(door, tx, action):
         return door.within("emit_bytes", tx, given.pop("topic"), payload, given.pop("content_type"), **given)
     if "lock" in action:
         return door.within("lock", tx, action["lock"]["resource"], wait=action["lock"]["wait_ms"] / 1000)
+    if "behind" in action:
+        return behind(tx, action["behind"])
     return door.execute(tx, action["swallow"])
 
 
@@ -132,9 +134,10 @@ def options_of(order):
 
 
 class Calls:
-    def __init__(self, driver, door, url):
-        self.driver, self.door, self.url = driver, door, url
+    def __init__(self, driver, door, url, url_of):
+        self.driver, self.door, self.url, self.url_of = driver, door, url, url_of
         self.claims, self.serving, self.script = {}, None, None
+        self.over = None
 
     def run(self, order, runs):
         return said(self.door.run(order["scope"], order["key"], request_of(order), effect_of(self.door, order["effect"], runs), **options_of(order)))
@@ -179,6 +182,9 @@ class Calls:
         door = self.door
         arguments = (order["consumer"], order["message"], request_of(order))
         given = door.consume(*arguments, effect_of(door, order["effect"], runs), tenant=order["tenant"])
+        words = {True: "process", False: "duplicate"}
+        if self.over is not None:
+            return {"verdict": words[bool(given)]}
         # The same in a transaction of the caller's own.
         if isinstance(door, AsyncDoor):
 
@@ -190,7 +196,6 @@ class Calls:
         else:
             with door.transaction() as tx:
                 again = door.within("receive", tx, *arguments, tenant=order["tenant"])
-        words = {True: "process", False: "duplicate"}
         return {"verdict": words[bool(given)], "again": words[bool(again)]}
 
     def forget(self, _order, _runs):
@@ -199,11 +204,21 @@ class Calls:
         self.claims.clear()
         return {}
 
+    def nodes(self, order, _runs):
+        if self.over is not None:
+            self.over.close()
+        self.over = Nodes(self.driver, [self.url_of(dsn) for dsn in order["dsns"]], order["router"])
+        self.door = self.over.open()
+        return {}
+
+    def routed(self, _order, _runs):
+        return {"tenants": self.over.tenants, "refusals": self.over.refusals}
+
     def serve(self, order, _runs):
         import frameworks  # pylint: disable=import-outside-toplevel  # which takes as long to load as all the rest
 
         url = frameworks.AWAY if order["location"].get("database") == "away" else self.url
-        self.serving = frameworks.Services(order["framework"], self.driver).serving(order, url)
+        self.serving = frameworks.Services(order["framework"], self.driver).serving(order, url, self.over)
         port, self.script = self.serving.__enter__()  # pylint: disable=unnecessary-dunder-call
         return {"port": port}
 
@@ -241,9 +256,10 @@ def sqlstate_of(error):
 def answered(calls, order):
     runs = Runs()
 
-    def one(_=None):
+    def one(number=None):
+        own = order if number is None else order | {"tenant": order["tenant"].replace("{n}", str(number))}
         try:
-            return {"result": getattr(calls, order["call"])(order, runs)}
+            return {"result": getattr(calls, order["call"])(own, runs)}
         except Exception as error:  # pylint: disable=broad-except
             return {"error": refused(error)}
 
@@ -253,9 +269,10 @@ def answered(calls, order):
         return {"each": list(threads.map(one, range(order["callers"]))), "calls": runs.count}
 
 
-def serve(lines, driver, url):
+def serve(lines, driver, url, url_of):
+    """url_of: makes a url of a node's dsn."""
     with opened(driver, url) as door:
-        calls, orders = Calls(driver, door, url), Orders(door, url)
+        calls, orders = Calls(driver, door, url, url_of), Orders(door, url)
         print("ready", flush=True)
         for line in lines:
             order = json.loads(line)

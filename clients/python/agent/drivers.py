@@ -3,14 +3,15 @@
 
 import asyncio
 import contextlib
+import inspect
 import threading
 import time
 
 import asyncpg
 import psycopg_pool
 import sqlalchemy
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
 import pgonce
 import pgonce.aio
@@ -34,6 +35,33 @@ class Loop:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+
+def behind(tx, text):
+    """A statement past the client: of the driver's own connection, beneath what an effect is given."""
+    if isinstance(tx, AsyncSession):
+        return behind_async(tx, text)
+    if isinstance(tx, Session):
+        return run_beneath(tx.connection().connection.driver_connection, text)
+    if hasattr(tx, "in_atomic_block"):  # Django's
+        return run_beneath(tx.connection, text)
+    return run_beneath(getattr(tx, "_con", tx), text)
+
+
+async def behind_async(session, text):
+    connection = await session.connection()
+    ended = run_beneath((await connection.get_raw_connection()).driver_connection, text)
+    return await ended if inspect.isawaitable(ended) else ended
+
+
+def run_beneath(connection, text):
+    if hasattr(connection, "pgconn"):  # psycopg
+        connection.pgconn.exec_(text.encode())
+        return None
+    if hasattr(connection, "_protocol"):  # asyncpg
+        return connection._protocol.query(text, None)
+    with connection.cursor() as cursor:  # psycopg2
+        return cursor.execute(text)
 
 
 def alchemy_url(driver, url):
@@ -203,8 +231,8 @@ NAMES = ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchem
 
 
 @contextlib.contextmanager
-def opened(name, url, size=8, patience_s=10):
-    """url: postgresql://... by TCP, so that a forwarder may stand in between. patience_s: for a free connection."""
+def opened(name, url, size=8, patience_s=10, its=None):
+    """url: postgresql://... by TCP, so that a forwarder may stand in between. patience_s: for a free connection. its: a Loop that is there."""
     if name == "psycopg":
         with psycopg_pool.ConnectionPool(url, open=True, min_size=0, max_size=size, timeout=patience_s, reconnect_timeout=1) as pool:
             yield Door(pool)
@@ -214,7 +242,7 @@ def opened(name, url, size=8, patience_s=10):
         yield Door(sessionmaker(engine), sqlalchemy.text)
         engine.dispose()
         return
-    loop = Loop()
+    loop = its or Loop()
     try:
         if name == "psycopg-async":
 
@@ -241,4 +269,40 @@ def opened(name, url, size=8, patience_s=10):
             yield AsyncDoor(async_sessionmaker(engine), loop, sqlalchemy.text)
             loop.wait(engine.dispose())
     finally:
-        loop.close()
+        if its is None:
+            loop.close()
+
+
+class Nodes:
+    """Doors over several nodes, by the client's own router, by a function of the agent, or by a plain pool of the first."""
+
+    def __init__(self, name, urls, router):
+        self.name, self.urls, self.router = name, urls, router
+        self.tenants, self.refusals, self.stack = [], [], contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def opened(self):
+        with contextlib.ExitStack() as stack:
+            is_async = "async" in self.name or self.name == "asyncpg"
+            loop = Loop() if is_async else None
+            if is_async:
+                stack.callback(loop.close)
+            doors = [stack.enter_context(opened(self.name, url, its=loop)) for url in self.urls]
+            pools = [door.pool for door in doors]
+            pool = {"nodes": doors[0].client.nodes, "own": self.own, "pool": lambda pools: pools[0]}[self.router](pools)
+            yield AsyncDoor(pool, loop, doors[0].text) if is_async else Door(pool, doors[0].text)
+
+    def own(self, pools):
+        def route(tenant, refused=None):
+            self.tenants.append(tenant)
+            if refused is not None:
+                self.refusals.append([refused.slot, refused.epoch])
+            return pools[0 if refused is None else 1]
+
+        return route
+
+    def open(self):
+        return self.stack.enter_context(self.opened())
+
+    def close(self):
+        self.stack.close()

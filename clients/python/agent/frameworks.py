@@ -32,7 +32,7 @@ from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
 from cases import bytes_of
-from drivers import Loop, opened
+from drivers import Loop, behind, opened
 from torture import Door, at_once, execute, settle
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -82,6 +82,8 @@ class Script:
         number, part = self.next()
         if tx is not None and part.get("effect", True):
             await execute(tx, f"INSERT INTO effect (key) VALUES ('{self.name}')")
+        for text in part.get("behind", ()) if tx is not None else ():
+            await settle(behind(tx, text))
         if tx is not None and "emit" in part:
             await settle(door.client.emit(tx, part["emit"], {}))
         if part.get("hold"):
@@ -259,14 +261,14 @@ class Services:
         self.framework, self.driver = framework, driver
 
     @contextlib.contextmanager
-    def serving(self, case, url):
-        """The port and the Script of a case's service."""
+    def serving(self, case, url, nodes=None):
+        """The port and the Script of a case's service. nodes: in place of the database."""
         script = Script(case)
         with contextlib.ExitStack() as stack:
             if self.framework == "django":
                 port = stack.enter_context(threads(django_application(script, Door(pgonce, None), url)))
             else:
-                over = stack.enter_context(opened(self.driver, url, CONNECTIONS, patience_s=3))
+                over = stack.enter_context(nodes.opened() if nodes else opened(self.driver, url, CONNECTIONS, patience_s=3))
                 app = APPLICATIONS[self.framework](script, Door(over.client, over.transaction), over.pool)
                 port = stack.enter_context(threads(app) if self.framework == "flask" else loop(app, over.loop))
             stack.callback(script.released.set)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A gateway in front, with the same scope: its claim is finished in the transaction of the effect (docs/gateway.md, "In front of a client's middleware")."""
+"""A gateway in front, with the same scope: its claim is finished in the transaction of the effect (docs/reference/gateway.md, "In front of a client's middleware")."""
 
 import asyncio
 import contextlib

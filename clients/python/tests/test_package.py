@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The package: its version, its licence, a wheel that works without any driver, keys by the vectors, and the quickstart."""
+"""The package: its version, its licence, a wheel that works without any driver, and keys by the vectors."""
 
 import base64
-import contextlib
 import json
 import os
 import pathlib
-import random
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -119,41 +114,3 @@ def test_a_wheel_installs_alone_and_types_come_with_it(tmp_path):
     code = "import pgonce, pgonce.aio, pathlib; print(pgonce.__version__, (pathlib.Path(pgonce.__file__).parent / 'py.typed').exists())"
     done = subprocess.run([tmp_path / "venv/bin/python", "-c", code], check=True, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.split() == [pgonce.__version__, "True"]
-
-
-def test_the_quickstart_line_by_line(tmp_path):
-    """As a reader types it, in an empty folder: with a PostgreSQL, a virtual environment and a port of its own."""
-    pgonce_command = pathlib.Path(os.environ.get("PGONCE_BUILD") or ROOT / "build") / "cli/pgonce"
-    if not pgonce_command.exists():
-        pytest.skip(f"{pgonce_command} is not built")
-    page = (ROOT / "docs/quickstart-python.md").read_text()
-    place = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-quickstart-", dir="/tmp"))  # sockets have short paths
-    place.chmod(0o755)
-    script = ""
-    for name, kind, text in re.findall(r"^(?:[^\n]*`([\w.]+)`:\n\n)?```(\w+)\n(.*?)^```", page, re.S | re.M):
-        assert kind == "sh" or name, "a file without a name"
-        if kind == "sh":
-            script += text
-        else:
-            (place / name).write_text(text)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG") or name.startswith("PGONCE")}
-    environment |= {"PGONCE": str(ROOT), "PORT": str(free_port()), "PATH": f"{pgonce_command.parent}:{os.environ['PATH']}"}
-    trap = "trap '{ kill %1; pgonce dev --stop; } >/dev/null 2>&1 || true' EXIT\n"
-    try:
-        done = subprocess.run(["bash", "-em"], input=trap + script, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-    said = done.stdout.replace("\r", "")
-    assert done.returncode == 0, said + done.stderr
-    assert said.count('{"payment":1}') == 2 and said.count("HTTP/1.1 201") == 2 and said.count("idempotency-replayed: true") == 1, said
-    assert "HTTP/1.1 422" in said and "urn:pgonce:problem:mismatch" in said and "\n1\n" in said, said
-    assert "False {'done': True}\nTrue {'done': True}\n" in said, said
-
-
-def free_port():
-    """Below those that the system gives to connections."""
-    while True:
-        port = random.randrange(20000, 32768)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

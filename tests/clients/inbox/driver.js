@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: PostgreSQL
-// Gives the Node blocks of docs/how/inbox.md their messages: see run.py.
+// Gives the Node programs of docs/how their messages: see run.py.
 const fs = require('node:fs');
 const inbox = require('./inbox.js');
+const webhooks = require('./webhooks.js');
 
 const cases = JSON.parse(fs.readFileSync(process.env.CASES));
 const each = async (list, f) => {
@@ -22,9 +23,9 @@ const rabbit = async ([event, body]) => {
       inbox.eachMessage({message: {headers: {'Pgonce-Event-Id': Buffer.from(event)}, value: Buffer.from(body)}}).then(() => 'done', () => 'error')),
     sqs: await each(cases.sqs, async (event) => (await inbox.handler(event)).batchItemFailures.map((failed) => failed.itemIdentifier)),
     rabbit: await each(cases.rabbit, rabbit),
-    stripe: await each(cases.stripe, ({signature, body}) => inbox.stripe(cases.secret, {'stripe-signature': signature}, Buffer.from(body))),
+    stripe: await each(cases.stripe, ({signature, body}) => webhooks.stripe(cases.secret, {'stripe-signature': signature}, Buffer.from(body))),
     github: await each(cases.github, ({delivery, signature, body}) =>
-      inbox.github(cases.secret, {'x-hub-signature-256': signature, 'x-github-delivery': delivery}, Buffer.from(body))),
+      webhooks.github(cases.secret, {'x-hub-signature-256': signature, 'x-github-delivery': delivery}, Buffer.from(body))),
   };
   fs.writeSync(1, JSON.stringify(said) + '\n');
   process.exit(0);

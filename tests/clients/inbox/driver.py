@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: PostgreSQL
-"""Gives the Python blocks of docs/how/inbox.md their messages: see run.py."""
+"""Gives the Python programs of docs/how their messages: see run.py."""
 
 import json
 import os
 from types import SimpleNamespace
 
 import inbox
+import webhooks
 
 CASES = json.loads(open(os.environ["CASES"], encoding="utf-8").read())
 SECRET = CASES["secret"].encode()
@@ -35,9 +36,9 @@ print(json.dumps({
     "kafka": [kafka(*each) for each in CASES["kafka"]],
     "sqs": [[failed["itemIdentifier"] for failed in inbox.handler(each, None)["batchItemFailures"]] for each in CASES["sqs"]],
     "rabbit": [rabbit(*each) for each in CASES["rabbit"]],
-    "stripe": [inbox.stripe(SECRET, {"Stripe-Signature": each["signature"]}, each["body"].encode()) for each in CASES["stripe"]],
+    "stripe": [webhooks.stripe(SECRET, {"Stripe-Signature": each["signature"]}, each["body"].encode()) for each in CASES["stripe"]],
     "github": [
-        inbox.github(SECRET, {"X-Hub-Signature-256": each["signature"], "X-GitHub-Delivery": each["delivery"]}, each["body"].encode())
+        webhooks.github(SECRET, {"X-Hub-Signature-256": each["signature"], "X-GitHub-Delivery": each["delivery"]}, each["body"].encode())
         for each in CASES["github"]
     ],
 }))  # fmt: skip

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Runs the blocks of docs/how/inbox.md: run.py LANGUAGE (python, node, go, java), after that client's test.sh, which brings what it needs.
+"""Runs the programs of docs/how/inbox.md, inbox-clients.md and webhooks.md: run.py LANGUAGE (python, node, go, java), after that client's test.sh, which
+brings what it needs.
 
-The blocks of a language are one program, as they stand on the page. Its driver beside this file gives it the same messages as the others' do, by objects of
+The files of a language are written as they stand on the pages. Its driver beside this file gives them the same messages as the others' do, by objects of
 the brokers' own libraries where the language asks for types, else by small fakes; what became of them is compared here, and in the database."""
 
 import datetime
@@ -25,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from harness.postgres import PATIENCE_S, Postgres  # noqa: E402
 from harness.proxy import Proxy  # noqa: E402
 
-PAGE = (ROOT / "docs/how/inbox.md").read_text()
+PAGES = "".join((ROOT / "docs/how" / name).read_text() for name in ("inbox.md", "inbox-clients.md", "webhooks.md"))
 FETCH_S = 900
 SECRET = "whsec_test"
 WANTED = {
@@ -38,9 +39,11 @@ WANTED = {
 }
 
 
-def blocks(language):
-    """As they stand on the page, one after the other."""
-    return "\n".join(re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S))
+def write(place, *names):
+    """Files as they stand on the pages, each below its name."""
+    for name in names:
+        (text,) = re.findall(rf"^`{re.escape(name)}`:\n\n```\w+\n(.*?)^```$", PAGES, re.M | re.S)
+        (place / name).write_text(text)
 
 
 def sha256(text):
@@ -89,14 +92,14 @@ def run(words, cwd, environment=None):
 
 
 def python(place):
-    (place / "inbox.py").write_text(blocks("python"))
+    write(place, "inbox.py", "webhooks.py")
     shutil.copy(HERE / "driver.py", place)
     interpreter = pathlib.Path(os.environ.get("PGONCE_VENV", ROOT / "clients/python/.venv")) / "bin/python"
     return [interpreter, "driver.py"]
 
 
 def node(place):
-    (place / "inbox.js").write_text(blocks("js") + "\nmodule.exports = {eachMessage, handler: exports.handler, onMessage, stripe, github};\n")
+    write(place, "inbox.js", "webhooks.js")
     shutil.copy(HERE / "driver.js", place)
     (place / "node_modules").mkdir()
     (place / "node_modules/pgonce").symlink_to(ROOT / "clients/node")
@@ -105,25 +108,25 @@ def node(place):
 
 
 def go(place):
-    (place / "inbox.go").write_text(blocks("go"))
+    write(place, "inbox.go", "webhooks.go")
     shutil.copy(HERE / "go/driver.go", place)
     (place / "go.mod").write_text((HERE / "go/go.mod").read_text().replace("../../../../clients/go", str(ROOT / "clients/go")))
     os.environ["PATH"] += ":/usr/local/go/bin"
     run(["go", "mod", "tidy"], place)
-    unformatted = run(["gofmt", "-l", "inbox.go"], place)
+    unformatted = run(["gofmt", "-d", "inbox.go", "webhooks.go"], place)
     if unformatted:
-        sys.exit(f"inbox: not as gofmt lays it out:\n{run(['gofmt', '-d', 'inbox.go'], place)}")
+        sys.exit(f"inbox: not as gofmt lays it out:\n{unformatted}")
     run(["go", "vet", "."], place)
     run(["go", "build", "-o", "driver", "."], place)
     return [place / "driver"]
 
 
 def java(place):
-    (place / "Inbox.java").write_text(blocks("java"))
+    write(place, "Inbox.java", "Webhooks.java")
     jars = place / "jars"
     run(["mvn", "-q", "-B", "-f", HERE / "java/pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"], place)
     path = f"{ROOT}/clients/java/pgonce/target/classes:{jars}/*"
-    run(["javac", "-Xlint:all,-processing", "-d", place / "classes", "-cp", path, place / "Inbox.java", HERE / "java/Driver.java"], place)
+    run(["javac", "-Xlint:all,-processing", "-d", place / "classes", "-cp", path, *place.glob("*.java"), HERE / "java/Driver.java"], place)
     return ["java", "-cp", f"{place / 'classes'}:{path}", "Driver"]
 
 
@@ -134,8 +137,8 @@ def main():
         words = {"python": python, "node": node, "go": go, "java": java}[language](place)
         with Postgres() as server, Proxy(server, tcp=True) as proxy:
             db = server.new_database()
-            (tables,) = re.findall(r"^```sql\n(CREATE TABLE.*?)^```$", PAGE, re.M | re.S)
-            db.execute(tables)
+            for table in re.findall(r"^CREATE TABLE .*;$", PAGES, re.M):
+                db.execute(table)
             db.execute("INSERT INTO stock VALUES ('lamp', 20)")
             (place / "cases.json").write_text(json.dumps(cases()))
             environment = {
@@ -154,7 +157,7 @@ def main():
             assert db.value("SELECT quantity FROM stock") == 20 - 6 * 2, db.rows("SELECT * FROM stock")
             assert [row.charge for row in db.rows("SELECT * FROM payment")] == ["ch_1"]
             assert [row.delivery for row in db.rows("SELECT * FROM push")] == ["d1"]
-        print(f"{datetime.datetime.now():%H:%M:%S} docs/how/inbox.md, {language}: {sum(map(len, WANTED.values()))} messages, each applied once")
+        print(f"{datetime.datetime.now():%H:%M:%S} docs/how/inbox*.md, webhooks.md, {language}: {sum(map(len, WANTED.values()))} messages, each applied once")
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,10 +97,10 @@ func (e emission) event() once.Event {
 // What an effect does, or the work of Effect.
 type effect struct {
 	Do []struct {
-		SQL, Swallow string
-		Emit         *emission
-		EmitBytes    *emission `json:"emit_bytes"`
-		Lock         struct {
+		SQL, Swallow, Behind string
+		Emit                 *emission
+		EmitBytes            *emission `json:"emit_bytes"`
+		Lock                 struct {
 			Resource string
 			WaitMs   int `json:"wait_ms"`
 		}
@@ -139,6 +141,9 @@ type step struct {
 	Name     string
 	Location location
 	Service  []execution
+
+	DSNs   []string
+	Router string
 }
 
 func (s step) request() any {
@@ -181,6 +186,29 @@ type calls[T any] struct {
 	converse func(said any)
 	// The transaction of an effect, after it.
 	kept T
+	// Several nodes: what closes their pools, and what their own router was called with.
+	unshare func()
+	routed  said
+	routing sync.Mutex
+}
+
+// From now on over these nodes.
+func (c *calls[T]) share(s step) (err error) {
+	if c.unshare != nil {
+		c.unshare()
+	}
+	tenants, refusals := []string{}, [][2]int64{}
+	c.client, c.unshare, err = c.door.share(s.DSNs, s.Router, func(tenant string, closed *once.Error) (node int) {
+		c.routing.Lock()
+		defer c.routing.Unlock()
+		tenants = append(tenants, tenant)
+		if closed != nil {
+			refusals, node = append(refusals, [2]int64{int64(closed.Slot), closed.Epoch}), 1
+		}
+		c.routed = said{"tenants": tenants, "refusals": refusals}
+		return node
+	})
+	return err
 }
 
 // number: which execution of it this is.
@@ -195,6 +223,8 @@ func (c *calls[T]) do(ctx context.Context, tx T, e effect, number int32) (once.A
 			err = c.exec(ctx, tx, each.SQL)
 		case each.Swallow != "":
 			_ = c.exec(ctx, tx, each.Swallow)
+		case each.Behind != "":
+			err = c.behind(ctx, tx, each.Behind)
 		case each.Meanwhile != nil:
 			c.converse(said{"meanwhile": each.Meanwhile})
 		case each.Keep:
@@ -284,8 +314,8 @@ func (c *calls[T]) receive(ctx context.Context, s step, opts []once.Option, call
 		_, err := c.do(ctx, tx, s.Effect, called.Add(1))
 		return err
 	}, opts...)
-	if err != nil {
-		return nil, err
+	if err != nil || c.unshare != nil {
+		return said{"verdict": verdict[applied]}, err
 	}
 	// The same in a transaction of the caller's own.
 	var again bool
@@ -331,6 +361,10 @@ func (c *calls[T]) call(s step, called *atomic.Int32) (said, error) {
 	case "forget":
 		clear(c.leases)
 		return said{}, nil
+	case "nodes":
+		return said{}, c.share(s)
+	case "routed":
+		return c.routed, nil
 	case "serve":
 		c.service = serving(c.door, s)
 		return said{"port": c.service.port()}, nil
@@ -347,11 +381,11 @@ func (c *calls[T]) call(s step, called *atomic.Int32) (said, error) {
 }
 
 // By the names that the cases have for them, where these are not the Code.
-var named = map[*once.Error]string{once.ErrTransactionControl: "usage", once.ErrUnavailable: "connection"}
+var named = map[*once.Error]string{once.ErrTransactionControl: "usage", once.ErrUnavailable: "connection", once.ErrNotDivided: "usage"}
 
 func init() {
 	for _, each := range []*once.Error{once.ErrScopeRequired, once.ErrKeyMalformed, once.ErrMismatch, once.ErrRefused, once.ErrCompletionRefused, once.ErrFailureRefused,
-		once.ErrActive, once.ErrInDoubt, once.ErrExpired, once.ErrMessageMismatch, once.ErrEventMismatch, once.ErrTooLarge, once.ErrSwallowed, once.ErrOutcomeUnknown, once.ErrConflict} {
+		once.ErrActive, once.ErrInDoubt, once.ErrExpired, once.ErrMessageMismatch, once.ErrEventMismatch, once.ErrTooLarge, once.ErrSlotClosed, once.ErrSwallowed, once.ErrOutcomeUnknown, once.ErrConflict} {
 		named[each] = each.Code
 	}
 }
@@ -403,7 +437,9 @@ func (c *calls[T]) answer(s step) said {
 	for i := range each {
 		go func(i int) {
 			defer all.Done()
-			each[i] = c.one(s, &called)
+			own := s
+			own.Tenant = strings.ReplaceAll(s.Tenant, "{n}", strconv.Itoa(i))
+			each[i] = c.one(own, &called)
 		}(i)
 	}
 	all.Wait()

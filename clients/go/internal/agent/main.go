@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,11 +33,15 @@ type door[T any] struct {
 	away *once.Client[T]
 	// A statement in a transaction.
 	exec func(ctx context.Context, tx T, text string, args ...any) error
+	// A statement in a transaction past the client: of the driver's own connection.
+	behind func(ctx context.Context, tx T, text string) error
 	// A row in a transaction, and one in a separate transaction.
 	query func(ctx context.Context, tx T, text string, args []any, into ...any) error
 	alone func(ctx context.Context, text string, args []any, into ...any) error
 	// All that the function does is committed, or nothing. Which it is an error of COMMIT does not say.
 	inside func(ctx context.Context, isolation string, do func(tx T) error) error
+	// A client over several nodes, and what closes its pools.
+	share func(dsns []string, router string, own ownRouter) (*once.Client[T], func(), error)
 }
 
 func (d *door[T]) serve() {
@@ -75,6 +80,28 @@ func (d *door[T]) serve() {
 	}
 }
 
+// A function of the tenant, in place of a pool: the number of its node.
+type ownRouter func(tenant string, closed *once.Error) int
+
+// router: as the cases name it.
+func over[T any, P any](pools []P, router string, own ownRouter, plain func(P, ...once.Option) *once.Client[T], nodes func(...P) once.Route[P],
+	routed func(once.Route[P], ...once.Option) *once.Client[T]) *once.Client[T] {
+	within := once.Within(deadline)
+	switch router {
+	case "pool":
+		return plain(pools[0], within)
+	case "own":
+		return routed(func(_ context.Context, tenant string, closed *once.Error) (P, error) {
+			return pools[own(tenant, closed)], nil
+		}, within)
+	default:
+		return routed(nodes(pools...), within)
+	}
+}
+
+// Statements go as text, so that the forwarder counts them.
+const asText = " default_query_exec_mode=exec"
+
 func overPgx(dsn, port string) error {
 	pool, err := pgxpool.New(context.Background(), dsn)
 	if err != nil {
@@ -89,6 +116,10 @@ func overPgx(dsn, port string) error {
 		away:   oncepgx.New(nowhere, once.Within(deadline)),
 		exec: func(ctx context.Context, tx pgx.Tx, text string, args ...any) error {
 			_, err := tx.Exec(ctx, text, args...)
+			return err
+		},
+		behind: func(ctx context.Context, tx pgx.Tx, text string) error {
+			_, err := tx.Conn().Exec(ctx, text)
 			return err
 		},
 		query: func(ctx context.Context, tx pgx.Tx, text string, args []any, into ...any) error {
@@ -108,6 +139,21 @@ func overPgx(dsn, port string) error {
 			}
 			return tx.Commit(ctx)
 		},
+		share: func(dsns []string, router string, own ownRouter) (*once.Client[pgx.Tx], func(), error) {
+			var pools []*pgxpool.Pool
+			for _, dsn := range dsns {
+				pool, err := pgxpool.New(context.Background(), forPgx(dsn)+asText)
+				if err != nil {
+					return nil, nil, err
+				}
+				pools = append(pools, pool)
+			}
+			return over(pools, router, own, oncepgx.New, oncepgx.Nodes, oncepgx.NewRouted), func() {
+				for _, pool := range pools {
+					pool.Close()
+				}
+			}, nil
+		},
 	}
 	return d.work(port)
 }
@@ -125,13 +171,26 @@ func overSQL(dsn, port string) error {
 	if err != nil {
 		return err
 	}
-	db := stdlib.OpenDB(*config)
+	var beneath sync.Map // the driver's connections, by their process
+	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(_ context.Context, conn *pgx.Conn) error {
+		beneath.Store(conn.PgConn().PID(), conn)
+		return nil
+	}))
 	db.SetMaxOpenConns(4)
 	d := door[*sql.Tx]{
 		client: oncesql.New(db, once.Within(deadline)),
 		away:   oncesql.New(stdlib.OpenDB(*nowhere), once.Within(deadline)),
 		exec: func(ctx context.Context, tx *sql.Tx, text string, args ...any) error {
 			_, err := tx.ExecContext(ctx, text, args...)
+			return err
+		},
+		behind: func(ctx context.Context, tx *sql.Tx, text string) error {
+			var pid uint32
+			if err := tx.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+				return err
+			}
+			conn, _ := beneath.Load(pid)
+			_, err := conn.(*pgx.Conn).Exec(ctx, text)
 			return err
 		},
 		query: func(ctx context.Context, tx *sql.Tx, text string, args []any, into ...any) error {
@@ -150,6 +209,23 @@ func overSQL(dsn, port string) error {
 				return err
 			}
 			return tx.Commit()
+		},
+		share: func(dsns []string, router string, own ownRouter) (*once.Client[*sql.Tx], func(), error) {
+			var pools []*sql.DB
+			for _, dsn := range dsns {
+				config, err := pgx.ParseConfig(forPgx(dsn) + asText)
+				if err != nil {
+					return nil, nil, err
+				}
+				db := stdlib.OpenDB(*config)
+				db.SetMaxOpenConns(4)
+				pools = append(pools, db)
+			}
+			return over(pools, router, own, oncesql.New, oncesql.Nodes, oncesql.NewRouted), func() {
+				for _, db := range pools {
+					_ = db.Close()
+				}
+			}, nil
 		},
 	}
 	return d.work(port)

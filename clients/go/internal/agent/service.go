@@ -51,6 +51,7 @@ type execution struct {
 	Pieces  int
 	Hold    bool
 	Throw   string
+	Behind  []string
 }
 
 type service[T any] struct {
@@ -104,6 +105,11 @@ func (s *service[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if tx, within := s.client.TxIn(r.Context()); within && (told.Effect == nil || *told.Effect) {
 		if err := s.exec(r.Context(), tx, "INSERT INTO effect (key, attempt) VALUES ($1, $2)", s.name, number); err != nil {
 			panic(err)
+		}
+		for _, text := range told.Behind {
+			if err := s.behind(r.Context(), tx, text); err != nil {
+				panic(err)
+			}
 		}
 	}
 	if told.Throw != "" {

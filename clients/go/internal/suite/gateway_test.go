@@ -26,7 +26,7 @@ import (
 )
 
 // A gateway in front with the same scope: its claim is finished in the transaction of the effect
-// (docs/gateway.md, "In front of a client's middleware").
+// (docs/reference/gateway.md, "In front of a client's middleware").
 
 func tenantOf(r *http.Request) string {
 	tenant, _ := url.PathUnescape(r.Header.Get("X-Tenant"))

@@ -25,8 +25,9 @@ func charge(r *http.Request) (once.Answer, error) {
 	if err != nil {
 		return once.Answer{}, once.NotDone(err)
 	}
-	// The bank knows the key as well, and apart from that of another user.
-	order.Header.Set("Idempotency-Key", userOf(r)+"/"+r.Header.Get("Idempotency-Key"))
+	// The bank knows the key as well, apart from that of another user, and however it was quoted.
+	key, _ := once.KeyOfHeader(r.Header.Get("Idempotency-Key"), false, 0)
+	order.Header.Set("Idempotency-Key", userOf(r)+"/"+key)
 	reply, err := http.DefaultClient.Do(order)
 	var unsent *net.OpError
 	switch {

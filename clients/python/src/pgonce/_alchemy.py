@@ -157,6 +157,10 @@ class Alchemy(_AlchemyBase):
         self.tx.commit()
         return row
 
+    def undo(self) -> Any:
+        if self.sync.is_active:  # else it has sent ROLLBACK itself
+            self.query(_sql.ROLLBACK_TO_SAVEPOINT, ())
+
     def rollback(self) -> Any:
         self._close_guard()
         try:
@@ -214,6 +218,13 @@ class AlchemyAsync(_AlchemyBase):
         row = await self.query(sql, arguments)
         await self.tx.commit()
         return row
+
+    def undo(self) -> Any:
+        return shielded(self._undo())
+
+    async def _undo(self) -> None:
+        if self.sync.is_active:
+            await self.query(_sql.ROLLBACK_TO_SAVEPOINT, ())
 
     async def rollback(self) -> Any:
         self._close_guard()

@@ -7,6 +7,7 @@ import contextlib
 import functools
 from typing import Any, Dict, Optional, Sequence
 
+from . import _sql
 from ._control import Guard, refuse
 from ._io import shielded
 from ._trouble import Statement, Trouble, module, trouble_of
@@ -86,6 +87,9 @@ class Asyncpg:
             self.guard = None
             self.tx.__class__ = self.kind
             del _GUARDS[self.tx]
+
+    def undo(self) -> Any:
+        return self.alone(_sql.ROLLBACK_TO_SAVEPOINT, ())
 
     def retire(self) -> None:
         """A pool's proxy is useless after it is given back, and any other connection is closed."""

@@ -87,6 +87,8 @@ class Attempt:
         """within: how long it waits for a connection."""
         self.source, self.intent, self.options, self.within = source, intent, options, within
         self.connection: Any = None
+        self.place: Any = None
+        self.refused: Optional[errors.SlotClosed] = None
         self.lent: Optional[int] = None
         self.print: bytes = b""
         self.fence = 0
@@ -104,6 +106,14 @@ class Attempt:
         sql = _sql.START_SALTED if salt is None else _sql.START_KNOWN
         return sql, [intent.scope, intent.key, known, intent.tenant, intent.traceparent]
 
+    def connect(self) -> Steps[None]:
+        self.place = yield self.source.at(self.intent.tenant, self.refused)
+        self.connection = yield self.place.acquire(self.within)
+
+    def moves(self, typed: Optional[errors.OnceError]) -> bool:
+        """Did the node refuse the tenant before anything of the application ran, so that the next attempt may ask another one? Once in a row."""
+        return isinstance(typed, errors.SlotClosed) and self.source.routes and self.lent is None and self.refused is None
+
     def open(self, trusted: bool = True) -> Steps[Optional[Answer]]:
         """None: do the effect in self.connection.tx. trusted: is what is remembered of the salt?"""
         intent = self.intent
@@ -111,7 +121,7 @@ class Attempt:
         statements: List[Tuple[str, Any]] = []
         if self.options.isolation is not None:
             statements.append((_sql.ISOLATION[self.options.isolation], ()))
-        self.connection = yield self.source.acquire(self.within)
+        yield from self.connect()
         salt = salt_of(self.connection, intent.tenant) if trusted and hashed is not None else None
         statements.append(self._start(hashed, salt))
         row = yield self.connection.begin([*statements, (_sql.SAVEPOINT, ())], len(statements) - 1)
@@ -189,7 +199,7 @@ class Attempt:
         if connection is not None:
             if self.lent is not None:
                 _CAUSES.pop(self.lent, None)
-            yield self.source.release(connection)
+            yield self.place.release(connection)
 
     def run(self, effect: Callable[[Any], Any]) -> Steps[Answer]:
         answer = yield from self.open()
@@ -234,7 +244,7 @@ class Delivery(Attempt):
         statements: List[Tuple[str, Any]] = [(_sql.RECEIVE[kind], [*arguments, intent.scope, intent.key, intent.traceparent])]
         if self.options.isolation is not None:
             statements.insert(0, (_sql.ISOLATION[self.options.isolation], ()))
-        self.connection = yield self.source.acquire(self.within)
+        yield from self.connect()
         row = yield self.connection.begin(statements, len(statements) - 1)
         if row[0] != "process":
             return False
@@ -288,11 +298,33 @@ def is_parted(attempt: Attempt, sqlstate: Optional[str]) -> bool:
     return connection is not None and (sqlstate in _PARTED if attempt.committing else connection.ended())
 
 
+def has_left(attempt: Attempt) -> Steps[bool]:
+    """Of an attempt whose effect is not to stay: has it ended its transaction, and perhaps begun another one? Else it is taken back."""
+    try:
+        yield attempt.connection.undo()
+    except Exception as refused:
+        return trouble_of(attempt.connection, refused)[0] in _PARTED
+    except BaseException:
+        yield from attempt.end()
+        raise
+    return False
+
+
+def parts(attempt: Attempt, raised: BaseException, sqlstate: Optional[str], lost: bool) -> Steps[bool]:
+    """As is_parted, of an attempt that ends with an error. Of an effect that threw, or that went on in an aborted transaction, only the server knows it."""
+    if is_parted(attempt, sqlstate):
+        return True
+    if attempt.connection is None or attempt.lent is None or lost or not isinstance(raised, Exception):
+        return False
+    swallowed = attempt.committing and errors.SwallowedError.sqlstate in (sqlstate, getattr(raised, "sqlstate", None))
+    return (attempt.in_effect or swallowed) and (yield from has_left(attempt))
+
+
 def doubt(source: Source, intent: Intent, fingerprint: bytes, why: str, within: float) -> Steps[errors.OnceError]:
     """Puts the intent in doubt, in a separate transaction, so that nothing runs again. Returns the error to raise."""
     arguments = [intent.scope, intent.key, intent.tenant, fingerprint, intent.traceparent, _reasons.ENDED[0], why, None]
     try:
-        yield from alone(source, _sql.DOUBT, arguments, within)
+        yield from alone(source, intent, _sql.DOUBT, arguments, within)
     except errors.OnceError as failed:
         unknown = errors.OutcomeUnknown(why)
         unknown.__cause__ = failed
@@ -317,7 +349,7 @@ def typed_of(raised: BaseException, sqlstate: Optional[str], committing: bool) -
         return raised
     if committing and sqlstate == errors.SwallowedError.sqlstate:  # finish could not run: COMMIT would be a ROLLBACK
         return errors.SwallowedError()
-    return errors.of_sqlstate(sqlstate)
+    return errors.of_driver(raised, sqlstate)
 
 
 def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any], kind: Type[Attempt] = Attempt) -> Steps[Any]:
@@ -325,16 +357,18 @@ def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any]
     in_doubt = False  # an earlier COMMIT is unanswered: until start has spoken, the outcome is unknown
     lost_before = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
     tries = 0
+    refused: Optional[errors.SlotClosed] = None
     while True:
         attempt = kind(source, intent, options, max(MOMENT_S, start + options.deadline - time.monotonic()))
+        attempt.refused, refused = refused, None
         try:
             answer = yield from attempt.run(effect)
         except BaseException as raised:
             sqlstate, lost = trouble_of(attempt.connection, raised)
             connected = attempt.connection is not None
-            parted = is_parted(attempt, sqlstate)
+            parted = kind is Attempt and (yield from parts(attempt, raised, sqlstate, lost))
             yield from attempt.end()
-            if parted and kind is Attempt:
+            if parted:
                 raise (yield from doubt(source, intent, attempt.print, PARTED, options.deadline)) from raised
             if not isinstance(raised, Exception):
                 raise
@@ -350,9 +384,12 @@ def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any]
             again = sqlstate in errors.SERIALIZATION or (attempt.committing and sqlstate in errors.STATEMENT_GONE)
             if not lost and not again and attempt.in_effect:
                 raise
+            if attempt.moves(typed):
+                refused = typed  # type: ignore[assignment]
+                continue
             if isinstance(typed, errors.Active):
                 again = in_doubt or lost_before or time.monotonic() - start < options.wait
-            elif typed is not None and (typed.sqlstate or "").startswith("P4"):
+            elif typed is not None and (typed.sqlstate or "").startswith("P4") and not isinstance(typed, errors.SlotClosed):
                 in_doubt = False  # start or finish has looked, and said
             pause = pause_s(tries)
             if lost and not source.renewable or not (lost or again) or time.monotonic() - start + pause >= options.deadline:
@@ -396,7 +433,20 @@ def owner_of(given: Optional[str]) -> str:
     return f"{(given or socket.gethostname())[:200]}:{os.getpid()}#{secrets.token_hex(8)}"
 
 
-def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]:
+def alone(source: Source, intent: Intent, sql: str, arguments: Any, within: float) -> Steps[Any]:
+    """alone_at the node of the tenant; once more where that refuses it, and another one may serve it."""
+    place = yield source.at(intent.tenant)
+    try:
+        return (yield from alone_at(place, sql, arguments, within))
+    except errors.SlotClosed as refused:
+        if not source.routes:
+            raise
+        closed = refused
+    place = yield source.at(intent.tenant, closed)
+    return (yield from alone_at(place, sql, arguments, within))
+
+
+def alone_at(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]:
     """within: how long it waits for a connection. One statement, committed. Raises ConnectionLost where there was no connection, or it was lost; then it may have happened."""
     try:
         connection = yield source.acquire(within)
@@ -415,7 +465,7 @@ def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]
             gone = errors.ConnectionLost(sqlstate=sqlstate)
             gone.connected = True
             raise gone from raised
-        typed = errors.of_sqlstate(sqlstate)
+        typed = errors.of_driver(raised, sqlstate)
         if typed is not None:
             raise typed from raised
         raise
@@ -423,15 +473,17 @@ def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]
     return row
 
 
-def insist(source: Source, sql: str, arguments: Any, deadline: float, begun: bool = True) -> Steps[Tuple[Any, bool]]:
+def insist(
+    source: Source, intent: Intent, sql: str, arguments: Any, deadline: float, begun: bool = True, report: bool = False
+) -> Steps[Tuple[Any, bool]]:
     """Sends it again while the connection is lost; and whether it was sent more than once. begun: work is done, so that it is worth waiting for a database
-    that is away; else that ends it at once, as long as nothing was sent."""
+    that is away; else that ends it at once, as long as nothing was sent. report: also while the tenant's slot is closed, which is open on no node while it moves."""
     end = time.monotonic() + deadline
     tries = 0
     sent = False
     while True:
         try:
-            row = yield from alone(source, sql, arguments, max(MOMENT_S, end - time.monotonic()))
+            row = yield from alone(source, intent, sql, arguments, max(MOMENT_S, end - time.monotonic()))
             return row, sent
         except Exception as raised:
             lost = isinstance(raised, errors.ConnectionLost)
@@ -439,6 +491,7 @@ def insist(source: Source, sql: str, arguments: Any, deadline: float, begun: boo
                 raise
             sent = sent or lost
             again = lost or getattr(raised, "sqlstate", None) in errors.SERIALIZATION or sent and not isinstance(raised, errors.OnceError)
+            again = again or report and isinstance(raised, errors.SlotClosed)
             pause = pause_s(tries)
             if not again or not source.renewable or time.monotonic() + pause >= end:
                 if sent:
@@ -457,8 +510,11 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
     ]  # fmt: skip
     start = time.monotonic()
     tries = 0
+    lost_before = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
     while True:
-        row, twice = yield from insist(source, _sql.CLAIM[kind], arguments, options.deadline, begun=tries > 0)
+        row, twice = yield from insist(source, intent, _sql.CLAIM[kind], arguments, options.deadline, begun=tries > 0)
+        lost_before = lost_before or twice
+        patience = options.wait
         verdict, fence, lease_s = row[0], row[1] or 0, row[11]
         answer = stored(row[2:11], replayed=True, fence=fence)
         if may_run(verdict):
@@ -466,13 +522,15 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
             return None
         if verdict == "replay_success":
             return answer
-        if verdict == "processing_active" and (twice or tries > 0):
-            peeked, _ = yield from insist(source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
+        if verdict == "processing_active" and lost_before:
+            peeked, _ = yield from insist(source, intent, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
             if peeked[12] == owner:
                 box.append(Granted(peeked[1], verdict_of_lost(peeked[13], terms.takeover), peeked[11], peeked[10]))
                 return None
+            if peeked[0] != "processing_active":  # no look-up sees it yet
+                patience = options.deadline
         pause = pause_s(tries + 1)
-        if verdict != "processing_active" or time.monotonic() - start + pause >= options.wait:
+        if verdict != "processing_active" or time.monotonic() - start + pause >= patience:
             raise failed(verdict, answer)
         yield source.sleep(pause)
         tries += 1
@@ -483,7 +541,7 @@ def complete(source: Source, intent: Intent, fence: int, outcome: Outcome, deadl
     arguments = [
         intent.scope, intent.key, fence, outcome.status, text, json_text, body, headers, *outcome.result(), intent.tenant,
     ]  # fmt: skip
-    row, _ = yield from insist(source, _sql.COMPLETE, arguments, deadline)
+    row, _ = yield from insist(source, intent, _sql.COMPLETE, arguments, deadline, report=True)
     return bool(row[0])
 
 
@@ -495,18 +553,29 @@ def fail(
         intent.scope, intent.key, fence, retryable, outcome.error_code, outcome.error_message, outcome.status, text,
         json_text, body, headers, intent.tenant,
     ]  # fmt: skip
-    row, _ = yield from insist(source, _sql.FAIL, arguments, deadline)
+    row, _ = yield from insist(source, intent, _sql.FAIL, arguments, deadline, report=True)
     return bool(row[0])
 
 
 def release(source: Source, intent: Intent, fence: int, deadline: float) -> Steps[bool]:
-    row, twice = yield from insist(source, _sql.RELEASE, [intent.scope, intent.key, fence, intent.tenant], deadline)
+    row, twice = yield from insist(source, intent, _sql.RELEASE, [intent.scope, intent.key, fence, intent.tenant], deadline, report=True)
     return bool(row[0]) or twice
 
 
-def renew(source: Source, intent: Intent, fence: int, lease: Optional[float]) -> Steps[bool]:
-    row = yield from alone(source, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant], DEADLINE_S)
-    return bool(row[0])
+def renew(source: Source, intent: Intent, fence: int, lease: Optional[float], patience: float) -> Steps[bool]:
+    """patience: how long it is sent again while the tenant's slot is closed."""
+    end = time.monotonic() + patience
+    tries = 0
+    while True:
+        try:
+            row = yield from alone(source, intent, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant], DEADLINE_S)
+            return bool(row[0])
+        except errors.SlotClosed:
+            pause = pause_s(tries)
+            if time.monotonic() + pause >= end:
+                raise
+        yield source.sleep(pause)
+        tries += 1
 
 
 # ---- in the caller's own transaction ----
@@ -516,7 +585,7 @@ def within(connection: Any, sql: str, arguments: Any) -> Steps[Any]:
     try:
         row = yield connection.query(sql, arguments)
     except Exception as raised:
-        typed = errors.of_sqlstate(trouble_of(connection, raised)[0])
+        typed = errors.of_driver(raised, trouble_of(connection, raised)[0])
         if typed is not None:
             raise typed from raised
         raise

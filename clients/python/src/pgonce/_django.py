@@ -55,6 +55,10 @@ class Connection:
     def ended(self) -> bool:
         return False  # only the server knows
 
+    def undo(self) -> Any:
+        self.tx.needs_rollback = False
+        return self.query(_sql.ROLLBACK_TO_SAVEPOINT, ())
+
     def retire(self) -> None:
         """It is this thread's, and Django's to close."""
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Optional
 
 from ._io import finished, shielded
 from ._trouble import is_a
-from .errors import PoolFull, UsageError
+from .errors import PoolFull, SlotClosed, UsageError
 
 # By the class of what they are made of: an application has few.
 _ADAPTERS: Dict[type, Callable[[Any], Any]] = {}
@@ -88,11 +88,16 @@ class Source:
 
     renewable = True
     shared = False
+    routes = False
     pool: Any = None
     sleep: Callable[[float], Any] = staticmethod(time.sleep)
 
     def __init__(self, acquire: Callable[[float], Any], release: Callable[[Any], Any]) -> None:
         self._acquire, self._release = acquire, release
+
+    def at(self, tenant: str, refused: Optional[SlotClosed] = None) -> Any:
+        """The source of the node that serves the tenant. refused: the refusal of the node that was given before."""
+        return self
 
     def acquire(self, within: float) -> Any:
         start = time.monotonic()
@@ -169,6 +174,45 @@ class AsyncSource(Source):
                 connection.retire()
 
 
+class Routed(Source):
+    """Several nodes: route, a function of the tenant, gives the pool. It gets what has refused the tenant if it takes two arguments."""
+
+    routes = True
+
+    def __init__(self, route: Callable[..., Any], arguments: int, asynchronous: bool) -> None:
+        self._route, self._arguments, self._asynchronous = route, arguments, asynchronous
+        self.sleep = AsyncSource.sleep if asynchronous else Source.sleep
+
+    def at(self, tenant: str, refused: Optional[SlotClosed] = None) -> Any:
+        given = self._route(*(tenant, refused)[: self._arguments if refused is not None else 1])
+        return self._awaited(given) if self._asynchronous else self._of(given)
+
+    async def _awaited(self, given: Any) -> Any:
+        return self._of(await given if inspect.isawaitable(given) else given)
+
+    def _of(self, given: Any) -> Source:
+        if inspect.iscoroutine(given):
+            given.close()
+            raise UsageError("the function of the tenant is asynchronous: use pgonce.aio")
+        if given is None or arguments_of(given):
+            raise UsageError("the function of the tenant must return a pool")
+        return source_of(given, self._asynchronous)
+
+
+def arguments_of(given: Any) -> int:
+    """How many arguments a function of the tenant takes, 1 or 2; 0 for any other object: a function that connects is called without arguments."""
+    if not callable(given):
+        return 0
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if all(each.default is not each.empty for each in positional):
+        return 0
+    return 2 if len(positional) > 1 or any(each.kind is each.VAR_POSITIONAL for each in parameters) else 1
+
+
 def _check_kind(given: Any, asynchronous: bool) -> None:
     """What can be seen before anything runs."""
     if is_a(given, "sqlalchemy.engine", "Engine") or is_a(given, "sqlalchemy.ext.asyncio", "AsyncEngine"):
@@ -192,6 +236,9 @@ def source_of(given: Any, asynchronous: bool) -> Source:
     if isinstance(given, Source):
         return given
     _check_kind(given, asynchronous)
+    arguments = 0 if is_a(given, "sqlalchemy.orm", "sessionmaker") else arguments_of(given)
+    if arguments:
+        return Routed(given, arguments, asynchronous)
     if is_a(given, "psycopg_pool", "ConnectionPool", "AsyncConnectionPool"):
         made = kind(lambda within: given.getconn(min(within, given.timeout)), given.putconn)
         made.pool = given

@@ -38,7 +38,7 @@ class Policy:
     connection of pgonce's.
     handler_ms: how long an attempt may take, from its wait for a connection on; after that it is rolled back (in mode "lease": in doubt).
     host: False where the service is reached by several names: it is no part of what makes a request another one.
-    gateway: True where every request comes through a gateway of the same scope: its claim is finished in the transaction of the effect (docs/gateway.md);
+    gateway: True where every request comes through a gateway of the same scope: its claim is finished in the transaction of the effect (docs/reference/gateway.md);
     in mode "lease" the gateway does all of it."""
 
     scope: Union[str, Callable[[Any], Optional[str]]]
@@ -294,10 +294,13 @@ def _serve(
     kind = _core.Attempt if intent.fence is None else HandedAttempt
     start = time.monotonic()
     tries = 0
+    refused: Optional[errors.SlotClosed] = None
     while True:
         attempt = kind(source, intent, policy.options, max(_core.MOMENT_S, start + policy.handler_ms / 1000 - time.monotonic()))
+        attempt.refused, refused = refused, None
         made.append(attempt)
         found: Optional[http.Response] = None
+        effect = ""
         try:
             stored = yield from attempt.open()
             if stored is not None:
@@ -312,7 +315,7 @@ def _serve(
         except BaseException as raised:
             sqlstate, lost = _core.trouble_of(attempt.connection, raised)
             begun = attempt.lent is not None
-            attempt.parted = _core.is_parted(attempt, sqlstate)
+            attempt.parted = yield from _core.parts(attempt, raised, sqlstate, lost)
             yield from attempt.end()
             if attempt.parted:
                 answer = yield from _parted(source, policy, attempt)
@@ -327,6 +330,9 @@ def _serve(
                 raise typed from raised
             if isinstance(typed, errors.FinalFailure) and typed.answer is not None:
                 return replay(policy, typed.answer), False
+            if attempt.moves(typed):
+                refused = typed  # type: ignore[assignment]
+                continue
             again = sqlstate in errors.SERIALIZATION and found is None  # before the handler has run
             if isinstance(typed, errors.Active):
                 again = time.monotonic() - start < policy.wait
@@ -350,7 +356,7 @@ def _serve(
                 _log.error("the application's COMMIT was refused: scope=%s %s", intent.scope, why_of(raised))
                 raise
             return policy.logged("unavailable", raised, intent.scope), False
-        attempt.parted = attempt.connection.ended()
+        attempt.parted = attempt.connection.ended() or effect == http.NONE and (yield from _core.has_left(attempt))
         yield from attempt.end()
         if attempt.parted:
             return (yield from _parted(source, policy, attempt)), False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A request that a gateway in front has claimed, for the same intent (docs/gateway.md): its claim is finished here, in the transaction of the effect. It
+"""A request that a gateway in front has claimed, for the same intent (docs/reference/gateway.md): its claim is finished here, in the transaction of the effect. It
 begins no intent, and the contract checks its fence when the outcome is stored."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HandedAttempt(_core.Attempt):
     before = ((_sql.RELEASE_SAVEPOINT, ()),)
 
     def open(self, trusted: bool = True) -> Steps[Optional[Answer]]:
-        self.connection = yield self.source.acquire(self.within)
+        yield from self.connect()
         yield self.connection.begin([(_sql.SAVEPOINT, ())], 0)
         self._lend(self.intent)
         return None

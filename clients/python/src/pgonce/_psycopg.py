@@ -229,6 +229,9 @@ class _Base:
         """The effect has ended the transaction, behind the guard."""
         return self.guard is not None and not self.lost() and self.idle()
 
+    def undo(self) -> Any:
+        return self.alone(_sql.ROLLBACK_TO_SAVEPOINT, ())  # type: ignore[attr-defined]
+
     def retire(self) -> None:
         """What was lent is over already."""
 

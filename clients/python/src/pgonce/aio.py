@@ -9,11 +9,12 @@ import functools
 import sys
 import time
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Dict, Optional, Type, TypeVar, Union
+from typing import Any, Awaitable, Callable, Dict, Optional, Sequence, Type, TypeVar, Union
 
 from . import _core, _sql, _trace, errors
 from ._drivers import connection_of, is_asynchronous, source_of
 from ._io import Steps, drive_async, shielded
+from ._nodes import AsyncNodes
 from ._trouble import AUTOCOMMIT
 from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of
 from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, bytes_of, emit_arguments, message_of, says_what_was_done, value_of, when_of
@@ -74,7 +75,7 @@ class Claim(BaseClaim[Awaitable[bool]]):
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s())
-            renewing = asyncio.ensure_future(self.renew())
+            renewing = asyncio.ensure_future(drive_async(self._renewing()))
             try:
                 # No longer than the lease: a network that says nothing lets no renewal end.
                 await asyncio.wait({renewing}, timeout=max(0.0, self._held_until - time.monotonic()))
@@ -90,7 +91,7 @@ class Claim(BaseClaim[Awaitable[bool]]):
                 return
 
     async def renew(self) -> bool:
-        return await drive_async(self._renewing())
+        return await drive_async(self._renewing(self._options.deadline))
 
     async def _stop(self) -> None:
         heart, self._heart = self._heart, None
@@ -255,6 +256,11 @@ async def lock(tx: Any, resource: Id, *, wait: float = 0.0) -> bool:
     resource = name_of(resource, "resource")
     sql, arguments = (_sql.LOCK, [resource, wait]) if wait > 0 else (_sql.TRY_LOCK, [resource])
     return bool(await drive_async(_core.within(await _own(tx), sql, arguments)))
+
+
+def nodes(pools: Sequence[Any]) -> AsyncNodes:
+    """As pgonce.nodes, over asynchronous pools."""
+    return AsyncNodes(pools)
 
 
 class Once:

@@ -21,7 +21,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional
 from urllib.parse import quote
 
 from . import _core, _gate, _lease, _trace, errors, http
-from ._drivers import AsyncSource, Source, source_of
+from ._drivers import AsyncSource, Source, arguments_of, source_of
 from ._io import Pause, Steps, advance
 from .aio import Claim
 from .answer import HttpRequest
@@ -142,7 +142,12 @@ class _Patient(AsyncSource):
 
     def __init__(self, source: Source, client: _Client) -> None:
         self.source, self.client = source, client
-        self.renewable, self.shared = source.renewable, source.shared
+        self.renewable, self.shared, self.routes = source.renewable, source.shared, source.routes
+
+    async def at(self, tenant: str, refused: Any = None) -> Any:
+        if not self.source.routes:
+            return self
+        return _Patient(await self.source.at(tenant, refused), self.client)
 
     async def acquire(self, within: float) -> Any:
         if self.client.begun:
@@ -316,12 +321,12 @@ class _Exchange:
 
 
 class OnceMiddleware:
-    """options: those of Policy (_gate.py). pool: as for pgonce.aio.run; or a function that
+    """options: those of Policy (_gate.py). pool: as for pgonce.aio.run, such as pgonce.aio.nodes([...]); or a function without arguments that
     returns it, asked when the application has started, for a pool that is made then."""
 
     def __init__(self, app: Any, pool: Any, **options: Any) -> None:
         self.app, self.pool, self.policy = app, pool, _gate.Policy(**options)
-        self._source: Any = None if inspect.isfunction(pool) else source_of(pool, True)
+        self._source: Any = None if inspect.isfunction(pool) and not arguments_of(pool) else source_of(pool, True)
 
     def source(self) -> Any:
         if self._source is None:

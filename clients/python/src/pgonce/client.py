@@ -141,9 +141,9 @@ class BaseClaim(Generic[Told]):
         if isinstance(raised, (errors.FinalFailure, errors.InDoubt)) and raised.answer is None:
             raised.answer = _core.stored_failure(outcome, self.fence, "in_doubt" if retryable is None else "failed_final")
 
-    def _renewing(self) -> Steps[bool]:
+    def _renewing(self, patience: float = 0.0) -> Steps[bool]:
         at = time.monotonic()
-        held = yield from _core.renew(self._source, self._intent, self.fence, self._terms.lease)
+        held = yield from _core.renew(self._source, self._intent, self.fence, self._terms.lease, patience)
         if held:
             self._note_renewal(at)
         return held
@@ -204,7 +204,7 @@ class Claim(BaseClaim[bool]):
     def _beat(self) -> None:
         while not self._ended.wait(self._interval_s()):
             try:
-                self.renew()
+                self._renew()
             except Exception:
                 if time.monotonic() > self._held_until:  # somebody else may have it
                     self.lost.set()
@@ -219,7 +219,10 @@ class Claim(BaseClaim[bool]):
             raise errors.LeaseLost()
 
     def renew(self) -> bool:
-        held = drive(self._renewing())
+        return self._renew(self._options.deadline)
+
+    def _renew(self, patience: float = 0.0) -> bool:
+        held = drive(self._renewing(patience))
         if not held:
             self.lost.set()
         return held
@@ -466,7 +469,7 @@ def says_what_was_done(raised: Exception) -> bool:
 
 
 class Once:
-    """Binds a pool: `once = Once(pool)`, then once.run(...), once.claim(...), @once.effect(...)."""
+    """Binds a pool, or a function of the tenant that gives one, such as nodes([...]): `once = Once(pool)`, then once.run(...), once.claim(...), @once.effect(...)."""
 
     def __init__(self, pool_or_connect: Any) -> None:
         self.source = source_of(pool_or_connect, False)

@@ -14,6 +14,10 @@ import io
 import threading
 from typing import Any, AsyncIterator, Callable, Dict, List
 
+from ._needs import needs
+
+needs("django", "django")
+
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.http import HttpResponse, HttpResponseBadRequest, UnreadablePostError

@@ -5,6 +5,7 @@ No message holds a key, a tenant or a body, since errors end up in logs."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Type
 
 from ._verdicts import VERDICTS
@@ -184,9 +185,13 @@ class PartitionMissing(OnceError):
 
 
 class SlotClosed(OnceError):
-    """Several nodes share the tenants, and this one does not serve the tenant now. Ask the node that does, or try again."""
+    """Several nodes share the tenants, and this one does not serve the tenant now. Ask the node that does, or try again.
+
+    slot, epoch: the tenant's slot, and its epoch at this node."""
 
     sqlstate = "P4097"
+    slot: Optional[int] = None
+    epoch: Optional[int] = None
 
 
 class UnknownState(OnceError):
@@ -282,6 +287,26 @@ def of_sqlstate(sqlstate: Optional[str]) -> Optional[OnceError]:
         return FinalFailure()
     made = None if sqlstate is None else _BY_SQLSTATE.get(sqlstate)
     return None if made is None else made(sqlstate=sqlstate)
+
+
+def of_driver(raised: BaseException, sqlstate: Optional[str]) -> Optional[OnceError]:
+    """of_sqlstate, with what a driver's error says besides."""
+    made = of_sqlstate(sqlstate)
+    if isinstance(made, SlotClosed):
+        found = re.search(r"; slot=(\d+) epoch=(\d+)\Z", _detail_of(raised))  # behind the names of the intent
+        if found is not None:
+            made.slot, made.epoch = int(found[1]), int(found[2])
+    return made
+
+
+def _detail_of(raised: BaseException) -> str:
+    """DETAIL of the driver's error, also if SQLAlchemy's or Django's wraps it."""
+    original = getattr(raised, "orig", None)
+    for each in (raised, original, getattr(original, "__cause__", None), raised.__cause__):
+        for text in (getattr(getattr(each, "diag", None), "message_detail", None), getattr(each, "detail", None)):
+            if isinstance(text, str):
+                return text
+    return ""
 
 
 def of_verdict(verdict: str) -> OnceError:

@@ -13,6 +13,10 @@ import functools
 import io
 from typing import Any, Callable, List, TypeVar
 
+from ._needs import needs
+
+needs("flask", "flask")
+
 from flask import Response, current_app, g, make_response, request, request_started
 from flask.globals import request_ctx
 from werkzeug.exceptions import ClientDisconnected

@@ -66,7 +66,7 @@ def _parameters_end(text: str) -> int:
 
 
 def key_of_header(value: str, strict: bool = False, length_max: int = KEY_MAX) -> str:
-    """The key in an Idempotency-Key header; raises BadKey. docs/fingerprint.md specifies it."""
+    """The key in an Idempotency-Key header; raises BadKey. docs/reference/fingerprint.md specifies it."""
     if not _PRINTABLE.match(value):
         raise BadKey(_BAD_BYTE)
     value = value.strip(" ")
@@ -140,17 +140,17 @@ PROBLEMS = {
     "active": (409, "A request with this Idempotency-Key is outstanding",
         "The first request with this key is still running. Send the same request again later.", 1),
     "in-doubt": (409, "The outcome of this request is unknown",
-        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", None),
+        "An earlier attempt ended, and it is unknown whether it took effect. A retry does not run until that is known. Do not send it under a new key.", None),
     "expired": (409, "Idempotency-Key is too old",
         "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.", None),
     "too-large": (409, "Done, but its answer was too large to keep",
-        "The request with this key was carried out, and its answer was passed on once. It will not be run again.", None),
+        "The request with this key was carried out, and its answer was passed on once. It will not be run again while this key is kept.", None),
     "no-answer": (409, "Finished, without an answer to repeat",
-        "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.", None),
+        "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again while this key is kept.", None),
     "body-too-large": (413, "The request body is too large",
         "A body of this size cannot be protected here. Nothing was done.", None),
     "refused": (403, "The tenant or the scope is refused",
-        "The gateway may not keep keys for this caller. Nothing was done.", None),
+        "No key may be kept for this caller. Nothing was done.", None),
     "unavailable": (503, "Idempotency keys cannot be checked right now",
         "Nothing was done. Send the same request with the same key again later.", 5),
     "not-stored": (503, "The answer could not be stored",
@@ -158,7 +158,7 @@ PROBLEMS = {
     "unreached": (502, "The service could not be reached",
         "Nothing was done. Send the same request with the same key again later.", 5),
     "timed-out": (503, "The request took too long",
-        "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5),
+        "It was stopped, and its changes were rolled back. Nothing was done. Send the same request with the same key again later.", 5),
     # end of spec
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 
-// Gives the Go blocks of docs/how/inbox.md their messages: see run.py.
+// Gives the Go programs of docs/how their messages: see run.py.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: PostgreSQL
-// Gives the Java blocks of docs/how/inbox.md their messages: see ../run.py.
+// Gives the Java programs of docs/how their messages: see ../run.py.
 import com.amazonaws.services.lambda.runtime.events.SQSBatchResponse;
 import com.amazonaws.services.lambda.runtime.events.SQSEvent;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -73,6 +73,7 @@ class Driver {
         PGSimpleDataSource source = new PGSimpleDataSource();
         source.setURL(System.getenv("DATABASE_JDBC"));
         Inbox inbox = new Inbox(source);
+        Webhooks webhooks = new Webhooks(inbox);
         Map<String, List<Object>> said = new LinkedHashMap<>();
         for (String way : List.of("kafka", "sqs", "rabbit", "stripe", "github")) {
             List<Object> outcomes = new ArrayList<>();
@@ -81,8 +82,8 @@ class Driver {
                     case "kafka" -> kafka(inbox, each);
                     case "sqs" -> sqs(inbox, each);
                     case "rabbit" -> rabbit(inbox, each);
-                    case "stripe" -> inbox.stripe(secret, Map.of("Stripe-Signature", each.get("signature").asText()), bytes(each.get("body")));
-                    default -> inbox.github(secret, Map.of("X-Hub-Signature-256", each.get("signature").asText(), "X-GitHub-Delivery",
+                    case "stripe" -> webhooks.stripe(secret, Map.of("Stripe-Signature", each.get("signature").asText()), bytes(each.get("body")));
+                    default -> webhooks.github(secret, Map.of("X-Hub-Signature-256", each.get("signature").asText(), "X-GitHub-Delivery",
                         each.get("delivery").asText()), bytes(each.get("body")));
                 });
             }

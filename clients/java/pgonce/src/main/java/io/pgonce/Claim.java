@@ -106,21 +106,27 @@ public final class Claim implements AutoCloseable {
         String owner = own.substring(0, Math.min(own.length(), OWNER_CHARACTERS)) + " " + UUID.randomUUID();
         Retries retries = new Retries(once.deadline);
         long waitUntil = System.nanoTime() + once.wait.toNanos();
+        int[] tries = new int[1];
+        int answered = 0;
         try {
             while (true) {
                 long[] askedNs = new long[1];
-                Sql.Claimed claimed = once.repeatable(connection -> {
+                boolean[] another = new boolean[1];
+                Sql.Claimed claimed = once.repeatable(name.tenant(), false, connection -> {
                     askedNs[0] = System.nanoTime();
+                    tries[0]++;
                     Sql.Claimed answer = Sql.claim(connection, name, request, owner, seconds(options.lease), seconds(options.retention),
                         once.traceparent == null ? span.traceparent() : once.traceparent, options.takeover);
                     if ("processing_active".equals(answer.verdict())) {
                         Sql.Peeked there = Sql.peek(connection, name);
-                        if (owner.equals(there.owner()) && "processing_active".equals(there.verdict())) {
+                        another[0] = "processing_active".equals(there.verdict());
+                        if (another[0] && owner.equals(there.owner())) {
                             return new Sql.Claimed(Verdict.ofLost(there.attempts(), options.takeover).word, there.fence(), answer.answer(), there.leaseMs());
                         }
                     }
                     return answer;
                 });
+                answered++;
                 Verdict verdict = Verdict.of(claimed.verdict());
                 if (verdict == null) {
                     throw Reason.UNKNOWN_STATE.exception(null);
@@ -131,7 +137,10 @@ public final class Claim implements AutoCloseable {
                         return new Claim(once, name, options, claimed, askedNs[0]);
                     }
                     case WAIT -> {
-                        if (System.nanoTime() - waitUntil >= 0 || !retries.pauseUntil(waitUntil) || retries.interrupted()) {
+                        // A try without an answer may still be at work in its backend: then "active" means ourselves, and no look-up sees it yet.
+                        boolean ourselves = tries[0] > answered && !another[0];
+                        boolean again = ourselves ? retries.pause() : System.nanoTime() - waitUntil < 0 && retries.pauseUntil(waitUntil);
+                        if (!again || retries.interrupted()) {
                             throw refusal(verdict.reason, claimed, null);
                         }
                     }
@@ -211,7 +220,7 @@ public final class Claim implements AutoCloseable {
      * @return false: the intent is no longer this attempt's
      */
     public boolean renew() {
-        return once.repeatable(connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
+        return once.repeatable(name.tenant(), true, connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
     }
 
     private void tick(long leaseNs) {
@@ -251,7 +260,7 @@ public final class Claim implements AutoCloseable {
         long askedNs = System.nanoTime();
         try {
             Once quick = once.deadline(Duration.ofNanos(Math.max(1, leaseNs / 6)));
-            mine = quick.repeatable(connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
+            mine = quick.repeatable(name.tenant(), false, connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
         } catch (RuntimeException unheard) {
             synchronized (this) {
                 mine = leaseEndsNs - System.nanoTime() > 0;
@@ -280,7 +289,7 @@ public final class Claim implements AutoCloseable {
      * @throws LeaseLostException where the fence is lost: discard the result
      */
     public boolean complete(Answer answer) {
-        return report(() -> once.repeatable(connection -> Sql.complete(connection, name, claimed.fence(), answer.asGiven())));
+        return report(() -> once.repeatable(name.tenant(), true, connection -> Sql.complete(connection, name, claimed.fence(), answer.asGiven())));
     }
 
     /**
@@ -290,7 +299,7 @@ public final class Claim implements AutoCloseable {
      * @return as {@link #complete}
      */
     public boolean fail(Answer answer) {
-        return report(() -> once.repeatable(
+        return report(() -> once.repeatable(name.tenant(), true,
             connection -> Sql.fail(connection, name, claimed.fence(), false, answer.errorCode(), answer.errorMessage(), answer.asGiven())));
     }
 
@@ -328,7 +337,7 @@ public final class Claim implements AutoCloseable {
 
     private boolean unsaid(Boolean retryable, String code, String message, int status) {
         Answer answer = status < 100 || status > 599 ? Answer.empty() : Answer.of(status);
-        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), retryable, code, message, answer)));
+        return report(() -> once.repeatable(name.tenant(), true, connection -> Sql.fail(connection, name, claimed.fence(), retryable, code, message, answer)));
     }
 
     /**
@@ -337,7 +346,7 @@ public final class Claim implements AutoCloseable {
      * @return false: the intent is no longer this attempt's
      */
     public boolean release() {
-        return report(() -> once.repeatable(connection -> Sql.release(connection, name, claimed.fence())));
+        return report(() -> once.repeatable(name.tenant(), true, connection -> Sql.release(connection, name, claimed.fence())));
     }
 
     private boolean report(java.util.function.BooleanSupplier statement) {

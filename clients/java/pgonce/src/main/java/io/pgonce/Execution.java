@@ -61,6 +61,12 @@ final class Execution<E extends Exception> {
     private Doubt decidedDoubt;
     /** The effect has ended its transaction behind our back, and may have committed a part of itself: what showed it. */
     private Throwable gone;
+    /** Set by an attempt: start is asked, and nothing has happened yet. */
+    private boolean starting;
+    /** The node of the attempt before did not serve the tenant. */
+    private SlotClosedException closed;
+    /** A refused attempt was sent once more. */
+    private boolean rerouted;
 
     Execution(Once once, Sql.Name name, Request request, Effect<E> effect, Observer.Span span) {
         this.once = once;
@@ -98,13 +104,18 @@ final class Execution<E extends Exception> {
             lost = false;
             ended = false;
             guessed = false;
+            starting = false;
             Throwable failure;
+            boolean routed = true;
             try {
                 return attempt();
             } catch (Doomed again) {
                 continue;
             } catch (Recorded outcome) {
                 throw (OnceException) outcome.getCause();
+            } catch (RoutedTransactions.Unrouted unrouted) {
+                failure = unrouted.own();
+                routed = false;
             } catch (Throwable thrown) {
                 failure = thrown;
             }
@@ -112,13 +123,23 @@ final class Execution<E extends Exception> {
             inDoubt = inDoubt || (commitSent && (lost || !Retries.isRolledBack(sqlState)));
             lostBefore = lostBefore || (connected && lost);
             boolean again = Retries.isRace(sqlState) || (connected ? lost || (commitSent && inDoubt) : inDoubt || lostBefore);
-            Reason reason = effectFailed ? null : Reason.ofSqlState(sqlState);
+            Reason reason = effectFailed || !routed ? null : Reason.ofSqlState(sqlState);
+            closed = starting ? once.refusal(failure) : null;
+            if (closed != null && !rerouted) {
+                rerouted = true;
+                continue;
+            }
+            if (!routed) {
+                again = inDoubt;
+            }
             if (guessed && reason == Reason.MISMATCH) {
                 trusted = false; // or it is the salt that is another: the contract was installed anew
                 continue;
             }
             if (reason == Reason.ACTIVE) {
                 again = inDoubt || lostBefore || System.nanoTime() - waitUntil < 0;
+            } else if (reason == Reason.SLOT_CLOSED && starting) {
+                again = inDoubt; // no verdict: this node does not know
             } else if (reason != null) {
                 inDoubt = false; // a verdict: it settles what became of an earlier attempt
             }
@@ -127,7 +148,7 @@ final class Execution<E extends Exception> {
             } else if (failure instanceof Error || (failure instanceof Doubt && !commitSent)
                 || (once.unrepeated && called && gone == null && !inDoubt && reason != Reason.ACTIVE)) {
                 again = false;
-            } else if (gone != null && reason == null) {
+            } else if (gone != null && (reason == null || reason == Reason.SLOT_CLOSED)) {
                 again = true; // that is still to be recorded
             }
             boolean waits = reason == Reason.ACTIVE && !inDoubt && !lostBefore;
@@ -147,7 +168,7 @@ final class Execution<E extends Exception> {
             if (again && retries.interrupted()) {
                 throw Reason.INTERRUPTED.exception(failure);
             }
-            throw this.<RuntimeException>thrown(failure, reason, again);
+            throw this.<RuntimeException>thrown(failure, reason, again, routed);
         }
     }
 
@@ -158,7 +179,7 @@ final class Execution<E extends Exception> {
     private boolean isFreed() {
         Once quick = once.deadline(FREED_WITHIN);
         try {
-            quick.repeatable(connection -> Sql.fail(connection, name, once.fence, true, StoredReason.COMMIT_LOST.code(), StoredReason.COMMIT_LOST.message(),
+            quick.repeatable(name.tenant(), true, connection -> Sql.fail(connection, name, once.fence, true, StoredReason.COMMIT_LOST.code(), StoredReason.COMMIT_LOST.message(),
                 Answer.empty()));
             return true;
         } catch (RuntimeException unsaid) {
@@ -168,9 +189,9 @@ final class Execution<E extends Exception> {
 
     /** What comes out; of an effect's own failure, that. */
     @SuppressWarnings("unchecked")
-    private <T extends Throwable> RuntimeException thrown(Throwable failure, Reason reason, boolean again) throws T {
-        if (!connected && failure instanceof IllegalStateException) {
-            throw (T) failure; // a mistake of the application, which no retry mends
+    private <T extends Throwable> RuntimeException thrown(Throwable failure, Reason reason, boolean again, boolean routed) throws T {
+        if (!routed || (!connected && failure instanceof IllegalStateException)) {
+            throw (T) failure; // a mistake of the application, which no retry mends; or what its function has thrown
         }
         if (!connected) {
             throw Reason.UNAVAILABLE.exception(Retries.isPoolFull(failure) ? FULL : null, failure, null, null);
@@ -182,7 +203,7 @@ final class Execution<E extends Exception> {
             String sqlState = Retries.sqlState(failure);
             reason = lost ? Reason.UNAVAILABLE : again || Retries.isRace(sqlState) ? Reason.SERIALIZATION
                 : Reason.SWALLOWED.sqlState.equals(sqlState) ? Reason.SWALLOWED
-                : finishing && Retries.isRolledBack(sqlState) ? Reason.COMMIT_REFUSED : Reason.DATABASE;
+                : finishing && Retries.isRolledBack(sqlState) ? Reason.COMMIT_REFUSED : finishing ? Reason.DATABASE : Reason.ofMissing(sqlState);
             throw reason.exception(ROLE.equals(sqlState) && finishing ? "the database refused to finish what the effect did (42501): has it changed its role? "
                 + "RESET ROLE before it ends; nothing was committed" : null, failure, null, null);
         }
@@ -194,7 +215,7 @@ final class Execution<E extends Exception> {
 
     /** What else is known of an intent that may not run: its answer, its trace. The verdict stands without it. */
     private OnceException refused(Reason reason, Throwable failure) {
-        try (Transactions.Open open = once.transactions.begin(once.isolation)) {
+        try (Transactions.Open open = once.at(name.tenant(), null).begin(once.isolation)) {
             Answer stored = Sql.peek(open.connection(), name).answer();
             return reason.exception(null, failure, new Stored(stored.status(), stored.traceparent()), stored);
         } catch (SQLException | RuntimeException unavailable) {
@@ -204,7 +225,9 @@ final class Execution<E extends Exception> {
     }
 
     private Answer attempt() throws SQLException, E {
-        try (Transactions.Open open = once.transactions.begin(once.isolation)) {
+        SlotClosedException refused = closed;
+        closed = null;
+        try (Transactions.Open open = once.at(name.tenant(), refused).begin(once.isolation)) {
             connected = true;
             Connection connection = open.connection();
             try {
@@ -215,7 +238,9 @@ final class Execution<E extends Exception> {
                 }
                 byte[] salt = trusted && request.hashed != null ? Salts.of(connection, name.tenant()) : null;
                 guessed = salt != null;
+                starting = true;
                 Sql.Started started = Sql.start(connection, name, request, traceparent, salt);
+                starting = false;
                 if (started.replay()) {
                     return started.answer();
                 }
@@ -263,7 +288,7 @@ final class Execution<E extends Exception> {
             given = null;
         } catch (Throwable failure) {
             effectFailed = true;
-            if (!(failure instanceof Error) && Sql.isGone(connection)) {
+            if (!(failure instanceof Error) && Sql.gone(connection) != null) {
                 throw lost(failure);
             }
             throw failure;
@@ -273,8 +298,9 @@ final class Execution<E extends Exception> {
         }
         boolean back = failed != null || doubt != null;
         if (open.doomed() || (back && !decided && !open.commitTravels())) {
-            if (Sql.isGone(connection)) {
-                throw lost(null);
+            SQLException other = Sql.gone(connection);
+            if (other != null) {
+                throw lost(other);
             }
             decidedFailure = failed;
             decidedDoubt = doubt;
@@ -290,8 +316,12 @@ final class Execution<E extends Exception> {
         try {
             return finish(open, connection, started, given, failed, doubt);
         } catch (SQLException failure) {
-            if (Sql.isGone(failure)) {
-                throw lost(failure);
+            // An aborted transaction is known by its savepoint alone, unless our COMMIT has come behind the error, and has ended it.
+            boolean asks = !ended && Reason.SWALLOWED.sqlState.equals(failure.getSQLState())
+                && (once.fence > 0 || !open.commitTravels() || !Sql.goesOnAfterAnError(connection));
+            SQLException other = asks ? Sql.gone(connection) : failure;
+            if (other != null && Sql.isGone(other)) {
+                throw lost(other);
             }
             throw failure;
         }

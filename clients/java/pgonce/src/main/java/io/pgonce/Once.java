@@ -67,6 +67,16 @@ public final class Once {
     }
 
     /**
+     * Over several nodes that share the tenants.
+     *
+     * @param route gives the DataSource of a tenant's node: {@link Nodes#of}, or a function of the application's
+     * @return with a deadline of 30 s, no wait, the tenant {@code ''}
+     */
+    public static Once over(Route route) {
+        return over(new RoutedTransactions(route), Observer.found());
+    }
+
+    /**
      * Over a framework's transactions.
      *
      * @param transactions where they come from
@@ -165,6 +175,16 @@ public final class Once {
             throw new IllegalArgumentException("a fence is more than 0");
         }
         return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, keptMax, unrepeated, claimFence);
+    }
+
+    /**
+     * Whose attempt runs on this thread: for a DataSource that leads to several nodes.
+     *
+     * @return the tenant of its intent, or null: no attempt runs
+     */
+    public static String tenantHere() {
+        Sql.Name running = Attempt.current();
+        return running == null ? null : running.tenant();
     }
 
     /** Is a scope's own limit no error? */
@@ -392,16 +412,52 @@ public final class Once {
         return new Sql.Name(tenant == null ? "" : tenant, Objects.requireNonNull(scope, "scope"), Objects.requireNonNull(key, "key"));
     }
 
-    /** A short transaction of pgonce that may be sent again: repeating it has no further effect. */
-    <T> T repeatable(Repeatable<T> statement) {
+    /** Those of a tenant's node. */
+    Transactions at(String name, SlotClosedException closed) {
+        if (!transactions.routes()) {
+            return transactions;
+        }
+        try {
+            return transactions.at(name, closed);
+        } catch (RuntimeException own) {
+            throw new RoutedTransactions.Unrouted(own);
+        }
+    }
+
+    /** What a node has said that does not serve the tenant, where another can be asked for; else null. */
+    SlotClosedException refusal(Throwable failure) {
+        OnceException.Reason closed = OnceException.Reason.SLOT_CLOSED;
+        return transactions.routes() && closed.sqlState.equals(Retries.sqlState(failure)) ? (SlotClosedException) closed.exception(failure) : null;
+    }
+
+    /**
+     * A short transaction of pgonce that may be sent again: repeating it has no further effect. report: what it reports has happened, so it is also repeated while the
+     * tenant's slot is closed, which is open on no node while it moves.
+     */
+    <T> T repeatable(String name, boolean report, Repeatable<T> statement) {
         Retries retries = new Retries(deadline);
         boolean sent = false;
+        boolean rerouted = false;
+        SlotClosedException closed = null;
         try {
             while (true) {
                 retries.shield();
                 SQLException failure;
                 boolean connected = false;
-                try (Transactions.Open open = transactions.begin(isolation)) {
+                Transactions there;
+                try {
+                    there = at(name, closed);
+                } catch (RoutedTransactions.Unrouted unrouted) {
+                    RuntimeException own = unrouted.own();
+                    boolean away = own instanceof UnavailableException && !(own instanceof SlotClosedException);
+                    boolean interrupted = own instanceof OnceException known && OnceException.Reason.INTERRUPTED.code.equals(known.code());
+                    if (report && (interrupted || (away && retries.pause()))) {
+                        continue;
+                    }
+                    throw report && away && sent ? OnceException.Reason.OUTCOME_UNKNOWN.exception(own) : own;
+                }
+                closed = null;
+                try (Transactions.Open open = there.begin(isolation)) {
                     connected = true;
                     T result = statement.run(open.connection());
                     sent = true;
@@ -417,11 +473,22 @@ public final class Once {
                     failure = new SQLException(thrown.getMessage(), Retries.sqlState(thrown), thrown);
                 }
                 String state = failure.getSQLState();
-                boolean again = Retries.isRace(state) || !connected || !Retries.isRolledBack(state);
+                boolean moving = report && OnceException.Reason.SLOT_CLOSED.sqlState.equals(state);
+                if (!rerouted || moving) {
+                    closed = refusal(failure);
+                }
+                if (!rerouted && closed != null) {
+                    rerouted = true;
+                    continue;
+                }
+                boolean again = Retries.isRace(state) || !connected || !Retries.isRolledBack(state) || moving;
                 if (!again) {
                     throw Tx.failed(failure);
                 }
                 if (!retries.pause()) {
+                    if (moving && !sent) {
+                        throw Tx.failed(failure);
+                    }
                     throw (sent ? OnceException.Reason.OUTCOME_UNKNOWN : OnceException.Reason.UNAVAILABLE).exception(failure);
                 }
             }

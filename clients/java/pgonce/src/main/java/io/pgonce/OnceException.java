@@ -137,6 +137,7 @@ public class OnceException extends RuntimeException {
         SWALLOWED("swallowed", "25P02", 500, false, "a statement of the effect failed and the effect went on; nothing was committed"),
         COMMIT_REFUSED("commit_refused", null, 500, false, "the database refused to finish or to commit what the effect did; nothing was committed"),
         DATABASE("database", null, 503, false, "the database refused a statement of this library; nothing was committed"),
+        CONTRACT("contract", null, 503, false, "the database has no contract, or one that this client does not know: run pgonce init, or pgonce.sql"),
         UNAVAILABLE("unavailable", null, 503, true, "the database cannot be asked; nothing was committed"),
         OUTCOME_UNKNOWN("outcome_unknown", null, 503, true, "COMMIT was sent, and what became of it cannot be learnt now: ask again with the same key"),
         INTERRUPTED("interrupted", null, 503, true, "the thread was interrupted before the effect was committed; nothing was committed");
@@ -153,6 +154,11 @@ public class OnceException extends RuntimeException {
             this.status = status;
             this.retryable = retryable;
             this.message = message;
+        }
+
+        /** Of a statement of this library, before anything of the application ran: a missing schema or function can only be the contract's. */
+        static Reason ofMissing(String sqlState) {
+            return "3F000".equals(sqlState) || "42883".equals(sqlState) ? CONTRACT : DATABASE;
         }
 
         static Reason ofSqlState(String sqlState) {
@@ -172,8 +178,9 @@ public class OnceException extends RuntimeException {
                 case EXPIRED -> new ExpiredException(this, message, cause, stored);
                 case FINAL_FAILURE -> new FinalFailureException(answer, stored, cause, false);
                 case COMPLETION_REFUSED, FAILURE_REFUSED -> new LeaseLostException(this, message, cause);
-                case UNAVAILABLE, OUTCOME_UNKNOWN, PARTITION_MISSING, SLOT_CLOSED, SERIALIZATION ->
+                case UNAVAILABLE, OUTCOME_UNKNOWN, PARTITION_MISSING, SERIALIZATION ->
                     new UnavailableException(this, message, cause);
+                case SLOT_CLOSED -> new SlotClosedException(this, message, cause);
                 default -> new OnceException(this, message, cause, stored);
             };
         }

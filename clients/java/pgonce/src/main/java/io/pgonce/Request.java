@@ -9,7 +9,7 @@ import java.util.Arrays;
 import java.util.Objects;
 
 /**
- * The request that a key is first used with. Its fingerprint is that of docs/fingerprint.md, one rule for all languages
+ * The request that a key is first used with. Its fingerprint is that of docs/reference/fingerprint.md, one rule for all languages
  * and doors. That of JSON is computed by the database, which has the canonical form.
  */
 public final class Request {
@@ -60,7 +60,7 @@ public final class Request {
     }
 
     /**
-     * A request of HTTP, as the gateway sees it (docs/fingerprint.md).
+     * A request of HTTP, as the gateway sees it (docs/reference/fingerprint.md).
      *
      * @param method as in the request line
      * @param target the Host header in lower case, then path and query as they came

@@ -11,7 +11,7 @@ import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * The salts of tenants, for fingerprints that this library computes itself (docs/fingerprint.md): in the database they
+ * The salts of tenants, for fingerprints that this library computes itself (docs/reference/fingerprint.md): in the database they
  * cost as much as half of start. Remembered by connection: another one may lead to another database, as after a restore.
  */
 final class Salts {

@@ -8,6 +8,8 @@ import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.Set;
 import java.util.UUID;
+import org.postgresql.PGConnection;
+import org.postgresql.jdbc.PreferQueryMode;
 
 /** The calls of the contract: their parameters and their results. It decides nothing. */
 final class Sql {
@@ -116,19 +118,24 @@ final class Sql {
         }
     }
 
-    /** Is the transaction that start was called in over, by somebody else's COMMIT or ROLLBACK? Where not, the effect is taken back. */
-    static boolean isGone(Connection connection) {
+    /** What shows that the transaction that start was called in is over, by somebody else's COMMIT or ROLLBACK. Null: it is not, and the effect is taken back. */
+    static SQLException gone(Connection connection) {
         try {
             back(connection);
-            return false;
+            return null;
         } catch (SQLException failure) {
-            return isGone(failure);
+            return isGone(failure) ? failure : null;
         }
     }
 
     /** What back, or finish, meets in a transaction that has not started the intent. */
     static boolean isGone(SQLException failure) {
         return GONE.contains(String.valueOf(failure.getSQLState()));
+    }
+
+    /** Are the statements behind one that fails sent all the same? */
+    static boolean goesOnAfterAnError(Connection connection) throws SQLException {
+        return connection.unwrap(PGConnection.class).getPreferQueryMode() == PreferQueryMode.SIMPLE;
     }
 
     private static void command(Connection connection, String text) throws SQLException {

@@ -18,6 +18,26 @@ public interface Transactions {
      */
     Open begin(int isolation) throws SQLException;
 
+    /**
+     * Does {@link #at} look at the tenant? Then a call that a node refuses, because it does not serve the tenant, is sent once more.
+     *
+     * @return false where all tenants have the same transactions
+     */
+    default boolean routes() {
+        return false;
+    }
+
+    /**
+     * The transactions of the node that serves a tenant. The caller gets its exceptions unchanged, and nothing was done.
+     *
+     * @param tenant whose intent, claim or message it is
+     * @param closed null, or with what the node has just refused this call that was given before
+     * @return whose {@link #begin} is called
+     */
+    default Transactions at(String tenant, SlotClosedException closed) {
+        return this;
+    }
+
     /** A transaction that is open. */
     interface Open extends AutoCloseable {
         /**

@@ -46,7 +46,7 @@ public final class Tx {
     /** The error of a statement of pgonce. */
     static OnceException failed(SQLException failure) {
         OnceException.Reason reason = OnceException.Reason.ofSqlState(failure.getSQLState());
-        return (reason == null ? OnceException.Reason.DATABASE : reason).exception(failure);
+        return (reason == null ? OnceException.Reason.ofMissing(failure.getSQLState()) : reason).exception(failure);
     }
 
     /**

@@ -2,7 +2,7 @@
 package io.pgonce;
 
 /** The database cannot be asked, or did not tell what became of COMMIT: see {@link #outcomeUnknown()}. */
-public final class UnavailableException extends OnceException {
+public sealed class UnavailableException extends OnceException permits SlotClosedException {
     private static final long serialVersionUID = 1L;
 
     UnavailableException(Reason reason, String message, Throwable cause) {

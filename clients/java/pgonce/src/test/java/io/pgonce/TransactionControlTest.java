@@ -131,6 +131,67 @@ class TransactionControlTest {
         assertEquals("in_doubt", server.rows("SELECT state::text FROM once.peek('gone', '" + key + "')").get(0).get(0));
     }
 
+    /** The same in a transaction that its framework has doomed, so that only ROLLBACK is left: it says nothing of the one before. */
+    @ParameterizedTest
+    @ValueSource(strings = {"answer", "failure", "doubt"})
+    void whatEndsADoomedTransactionByItselfLeavesADoubt(String end) {
+        String key = newKey();
+        AtomicInteger begun = new AtomicInteger();
+        AtomicInteger runs = new AtomicInteger();
+        Transactions own = new JdbcTransactions(direct);
+        Once once = Once.over((Transactions) isolation -> begun.getAndIncrement() == 0 ? new RollbackOnly(own.begin(isolation)) : own.begin(isolation), Observer.NONE);
+        for (int i = 0; i < 2; i++) {
+            assertThrows(InDoubtException.class, () -> once.run("gone", key, REQUEST, tx -> {
+                runs.incrementAndGet();
+                insert(tx.connection(), key);
+                execute((Connection) tx.connection().unwrap(PGConnection.class), "COMMIT");
+                switch (end) {
+                    case "failure" -> throw Answer.of(422).failure("refused", "after its COMMIT");
+                    case "doubt" -> throw new Doubt(502);
+                    default -> {
+                        return Answer.of(201);
+                    }
+                }
+            }));
+        }
+        assertEquals(1, runs.get());
+        assertEquals(1, server.count(key));
+        assertEquals(List.of(List.of("in_doubt", "transaction_ended")), server.rows("SELECT state::text, error_code FROM once.peek('gone', '" + key + "')"));
+    }
+
+    /** As of a framework in which a part of the work has asked for ROLLBACK. */
+    private record RollbackOnly(Transactions.Open open) implements Transactions.Open {
+        @Override
+        public Connection connection() throws SQLException {
+            return open.connection();
+        }
+
+        @Override
+        public boolean commitTravels() {
+            return open.commitTravels();
+        }
+
+        @Override
+        public void flush() {
+            open.flush();
+        }
+
+        @Override
+        public boolean doomed() {
+            return true;
+        }
+
+        @Override
+        public void commit() throws SQLException {
+            open.commit();
+        }
+
+        @Override
+        public void close() {
+            open.close();
+        }
+    }
+
     @Test
     void anErrorAtCommitIsTheApplicationsAndSaysWhich() {
         String key = newKey();

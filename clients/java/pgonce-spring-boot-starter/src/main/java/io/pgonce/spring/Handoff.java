@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.regex.Pattern;
 import org.springframework.web.util.UriUtils;
 
-/** The claim of a gateway in front, which tells it in headers (docs/gateway.md, "In front of a client's middleware"). */
+/** The claim of a gateway in front, which tells it in headers (docs/reference/gateway.md, "In front of a client's middleware"). */
 final class Handoff {
     static final String CLAIMED_IN_FRONT = "A pgonce gateway in front of this service has claimed this key in the same scope: set the property pgonce.gateway, "
         + "or give the two different scopes.";

@@ -38,7 +38,7 @@ public final class HttpOnce {
     private static final Log LOG = LogFactory.getLog(HttpOnce.class);
     private static final String KEY = "Idempotency-Key";
     // spec: key-max
-    private static final int KEY_LENGTH = 255;
+    static final int KEY_LENGTH = 255;
     // end of spec
     // spec: names
     private static final int NAME_CHARACTERS_MAX = 255;

@@ -64,7 +64,7 @@ public @interface Idempotent {
      *
      * @return at most 255
      */
-    int keyLength() default 255;
+    int keyLength() default HttpOnce.KEY_LENGTH;
 
     /**
      * Is another spelling of the same JSON the same request?

@@ -11,8 +11,9 @@ import org.springframework.transaction.PlatformTransactionManager;
 import org.springframework.transaction.support.TransactionTemplate;
 
 /**
- * For a {@code @KafkaListener}: applies each record exactly once. The effect and the memory of the message commit
- * together; what throws is rolled back, and delivered again by Spring Kafka's error handler. Offsets stay Kafka's.
+ * For a {@code @KafkaListener}: applies each record once, for as long as the inbox remembers it. The effect and the
+ * memory of the message commit together; what throws is rolled back, and delivered again by Spring Kafka's error
+ * handler, whose default skips a record after ten deliveries. Offsets stay Kafka's.
  *
  * <pre>{@code
  * @KafkaListener(topics = "orders")

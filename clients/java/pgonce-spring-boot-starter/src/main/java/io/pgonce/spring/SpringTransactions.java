@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce.spring;
 
+import io.pgonce.SlotClosedException;
 import io.pgonce.Transactions;
 import java.sql.Connection;
 import java.sql.SQLException;
@@ -18,11 +19,13 @@ import org.springframework.transaction.support.TransactionSynchronizationManager
 
 /**
  * Transactions of Spring's own manager, JDBC's or JPA's: what JdbcTemplate, repositories and @Transactional services do
- * in the effect joins them, and cannot end them. In a test that is {@code @Transactional} they are savepoints in that test's own.
+ * in the effect joins them, and cannot end them. Over a {@link NodesDataSource} they are those of the tenant's node. In a test that is {@code @Transactional} they are savepoints in that test's own.
  */
 public final class SpringTransactions implements Transactions {
     private final PlatformTransactionManager manager;
     private final DataSource source;
+    /** Null: one database. */
+    private final NodesDataSource nodes;
 
     /**
      * Over a manager.
@@ -33,10 +36,41 @@ public final class SpringTransactions implements Transactions {
     public SpringTransactions(PlatformTransactionManager manager, DataSource source) {
         this.manager = manager;
         this.source = source;
+        this.nodes = NodesDataSource.of(source);
+    }
+
+    @Override
+    public boolean routes() {
+        return nodes != null;
+    }
+
+    @Override
+    public Transactions at(String tenant, SlotClosedException closed) {
+        if (nodes == null) {
+            return this;
+        }
+        DataSource node = nodes.node(tenant, closed);
+        return isolation -> {
+            DataSource outer = nodes.bind(node);
+            boolean begun = false;
+            try {
+                Open open = begin(isolation, () -> nodes.bind(outer));
+                begun = true;
+                return open;
+            } finally {
+                if (!begun) {
+                    nodes.bind(outer);
+                }
+            }
+        };
     }
 
     @Override
     public Open begin(int isolation) throws SQLException {
+        return begin(isolation, () -> { });
+    }
+
+    private Open begin(int isolation, Runnable afterwards) throws SQLException {
         boolean joins = TransactionSynchronizationManager.isActualTransactionActive();
         if (joins && !TestManaged.isActive()) {
             throw new IllegalStateException(
@@ -62,7 +96,7 @@ public final class SpringTransactions implements Transactions {
             throw new IllegalStateException("the transaction manager's transactions are not on this DataSource");
         }
         try {
-            return new Spring(status, own, joins);
+            return new Spring(status, own, joins, afterwards);
         } catch (RuntimeException failure) {
             manager.rollback(status);
             throw failure;
@@ -84,9 +118,11 @@ public final class SpringTransactions implements Transactions {
         private final GuardedHolder guarded;
         private final Connection connection;
         private final boolean joined;
+        private final Runnable afterwards;
         private boolean committing = true;
 
-        Spring(TransactionStatus status, ConnectionHolder own, boolean joined) {
+        Spring(TransactionStatus status, ConnectionHolder own, boolean joined, Runnable afterwards) {
+            this.afterwards = afterwards;
             this.status = status;
             this.own = own;
             this.connection = own.getConnection();
@@ -160,6 +196,7 @@ public final class SpringTransactions implements Transactions {
                 if (joined) {
                     rebind(own);
                 }
+                afterwards.run();
             }
         }
     }

@@ -51,7 +51,7 @@ import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RestController;
 
-/** A gateway in front, with the same scope: its claim is finished in the transaction of the effect (docs/gateway.md, "In front of a client's middleware"). */
+/** A gateway in front, with the same scope: its claim is finished in the transaction of the effect (docs/reference/gateway.md, "In front of a client's middleware"). */
 @ExtendWith(OutputCaptureExtension.class)
 class GatewayTest {
     private static final HttpClient CLIENT = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();

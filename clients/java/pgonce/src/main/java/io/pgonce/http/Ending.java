@@ -6,7 +6,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.UnaryOperator;
 
-/** What a whole answer of the service means for its intent: the gateway's table (docs/gateway.md), where each 5xx is rolled back. */
+/** What a whole answer of the service means for its intent: the gateway's table (docs/reference/gateway.md), where each 5xx is rolled back. */
 public enum Ending {
     /** The effect and the answer are stored. */
     STORED,

@@ -9,7 +9,7 @@ import java.nio.charset.StandardCharsets;
 
 /**
  * The answers that a door gives itself, as problem documents (RFC 9457): the gateway's, byte for byte.
- * docs/problems.md has a section for each.
+ * docs/reference/problems.md has a section for each.
  */
 public enum Problem {
     // spec: problems
@@ -33,22 +33,22 @@ public enum Problem {
         "The first request with this key is still running. Send the same request again later.", 1),
     /** 409: it is unknown whether it took effect. */
     IN_DOUBT(409, "in-doubt", "The outcome of this request is unknown",
-        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", 0),
+        "An earlier attempt ended, and it is unknown whether it took effect. A retry does not run until that is known. Do not send it under a new key.", 0),
     /** 409: a key of a retired day. */
     EXPIRED(409, "expired", "Idempotency-Key is too old",
         "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.", 0),
     /** 409: done, but its answer was too large to keep. */
     TOO_LARGE(409, "too-large", "Done, but its answer was too large to keep",
-        "The request with this key was carried out, and its answer was passed on once. It will not be run again.", 0),
+        "The request with this key was carried out, and its answer was passed on once. It will not be run again while this key is kept.", 0),
     /** 409: finished for good, with no stored HTTP answer. */
     NO_ANSWER(409, "no-answer", "Finished, without an answer to repeat",
-        "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.", 0),
+        "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again while this key is kept.", 0),
     /** 413: a request body that is too large to take a fingerprint of. */
     BODY_TOO_LARGE(413, "body-too-large", "The request body is too large",
         "A body of this size cannot be protected here. Nothing was done.", 0),
     /** 403: the tenant or the scope is refused to the door's role. */
     REFUSED(403, "refused", "The tenant or the scope is refused",
-        "The gateway may not keep keys for this caller. Nothing was done.", 0),
+        "No key may be kept for this caller. Nothing was done.", 0),
     /** 503: the database cannot be asked. Nothing was done. */
     UNAVAILABLE(503, "unavailable", "Idempotency keys cannot be checked right now",
         "Nothing was done. Send the same request with the same key again later.", 5),
@@ -60,7 +60,7 @@ public enum Problem {
         "Nothing was done. Send the same request with the same key again later.", 5),
     /** 503: a client's middleware ended the attempt in its own transaction. */
     TIMED_OUT(503, "timed-out", "The request took too long",
-        "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5);
+        "It was stopped, and its changes were rolled back. Nothing was done. Send the same request with the same key again later.", 5);
     // end of spec
 
     /** The media type of a problem document. */
@@ -201,7 +201,7 @@ public enum Problem {
             case "in_doubt" -> IN_DOUBT;
             case "expired" -> EXPIRED;
             // end of spec
-            case "database", "interrupted", "unknown_state" -> UNAVAILABLE;
+            case "contract", "database", "interrupted", "unknown_state" -> UNAVAILABLE;
             default -> null;
         };
     }

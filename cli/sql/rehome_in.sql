@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- pgonce rehome: stores it.
+SELECT once._move_in($1::jsonb)

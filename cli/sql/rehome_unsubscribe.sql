@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- pgonce rehome: removes the subscription.
+SELECT once._move_unsubscribe()

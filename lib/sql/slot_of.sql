@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+SELECT once.slot_of($1::text)

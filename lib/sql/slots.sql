@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+SELECT slot, epoch, open FROM once.slots()

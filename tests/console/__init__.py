@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The tests of the web console."""
+# SPDX-License-Identifier: PostgreSQL

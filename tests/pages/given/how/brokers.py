@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: PostgreSQL
+NEEDS = ("rabbitmq",)
+AFTER_SH = """test "$(psql -Atc 'SELECT quantity FROM stock')" = 8"""

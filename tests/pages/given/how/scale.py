@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: PostgreSQL
+SETTINGS = {"wal_level": "logical"}

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: PostgreSQL
+NEEDS = ("elasticmq",)
+AFTER_SH = """test "$(psql -Atc 'SELECT quantity FROM stock')" = 8"""
