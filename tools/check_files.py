@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Checks that no compiler makes: one SPDX line per file, the rules of contract/ and lib/sql/, no SQL in C strings, the width of
-comments, links and words in documents, conflict markers of a merge."""
+comments, links and words in documents, conflict markers of a merge, symbolic links."""
 import pathlib
 import re
 import subprocess
@@ -51,7 +51,7 @@ def problem(path, text):
 def listed():
     """All files that are committed, or could be."""
     out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    return [pathlib.Path(name) for name in dict.fromkeys(out.split("\0")) if name and (ROOT / name).is_file()]
+    return [pathlib.Path(name) for name in dict.fromkeys(out.split("\0")) if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink())]
 
 
 # The lines that git writes around the sides of a conflict. A line of = is not included: it is a heading in some texts, and always between two of these.
@@ -183,6 +183,9 @@ def check_claims(path, text):
 
 def main():
     for path in listed():
+        if (ROOT / path).is_symlink():
+            problem(path, "is a symbolic link, which some archives and systems turn into a file with the name of its target: make it where it is needed")
+            continue
         content = (ROOT / path).read_bytes()
         check_markers(path, content)
         # A fuzz target's corpus is bytes, not text.

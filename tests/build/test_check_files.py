@@ -113,6 +113,19 @@ def test_what_a_merge_has_left_is_found(check_files, line, found):
     assert check_files.problems == (["clients/x.json:3: has a conflict marker of a merge"] if found else [])
 
 
+@pytest.mark.parametrize("target", ["there", "nowhere", "."])
+def test_a_symbolic_link_is_found(check_files, monkeypatch, tmp_path, capsys, target):
+    """An archive or a checkout without them has files with the names of their targets, and nothing says so but what then fails."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "there").write_text("# SPDX-License-Identifier: PostgreSQL\n")
+    (tmp_path / "link").symlink_to(target)
+    monkeypatch.setattr(check_files, "ROOT", tmp_path)
+    monkeypatch.setattr(check_files.contract, "functions", list)
+    with pytest.raises(SystemExit) as ended:
+        check_files.main()
+    assert ended.value.code == 1 and "link: is a symbolic link" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["new.json", "new.png", "LICENSE", "tests/fuzz/corpus/new", "docs/a b.md", "new"])
 def test_what_a_merge_has_left_is_found_in_each_kind_of_file(check_files, monkeypatch, tmp_path, capsys, name):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)

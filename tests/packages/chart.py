@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tarfile
 import threading
 import time
 import urllib.error
@@ -42,6 +43,13 @@ def packed(out):
     """The chart's package, made anew."""
     done = subprocess.run([ROOT / "packaging/helm/build", out], check=True, capture_output=True, text=True)
     return pathlib.Path(done.stdout.strip())
+
+
+def unpacked(out):
+    """The package's files, in a folder."""
+    with tarfile.open(packed(out)) as archive:
+        archive.extractall(out)
+    return out / "pgonce"
 
 
 # ---- what Go's module proxy has

@@ -28,14 +28,14 @@ def test_the_package_has_the_dashboards_themselves_and_the_release(tmp_path):
 
 
 def test_the_source_names_the_release_too():
-    """So that the chart can be installed from the tree."""
+    """So that the chart can be installed from the tree, without the rules and the dashboard."""
     assert re.findall(r'^(?:version|appVersion): "?([\d.]+)"?$', (CHART / "Chart.yaml").read_text(), re.M) == [release()] * 2
 
 
 def test_a_package_is_equal_byte_for_byte_in_another_folder_for_another_user(tmp_path):
     first = packed(tmp_path / "first")
     clone = tmp_path / "clone"
-    # As an unpacked source archive: no git, and files for links.
+    # As an unpacked source archive: no git.
     for folder in ("packaging/helm", "dashboards", "tools"):
         shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("meson.build", ".gitignore"):

@@ -4,14 +4,13 @@ was tried on this one."""
 
 import copy
 import re
-import shutil
 import subprocess
 
 import pytest
 
 from harness.release import VERSION
 
-from .chart import BUILD, CHART, VERSIONS, Refused, Schemas, combinations, packed, render, render_text, run_helm
+from .chart import BUILD, CHART, VERSIONS, Refused, Schemas, combinations, packed, render, render_text, run_helm, unpacked
 
 pytestmark = pytest.mark.whole
 yaml = pytest.importorskip("yaml")
@@ -183,7 +182,7 @@ def test_no_value_and_no_version_changes_a_selector(chart, tmp_path):
     """jetstack/version-checker#140, eclipse-tractusx/puris#886: it is immutable, and an upgrade fails."""
     before = selectors(render(chart, everything()))
     assert len(before) == 7
-    later = shutil.copytree(CHART, tmp_path / "pgonce")
+    later = unpacked(tmp_path)
     text = (later / "Chart.yaml").read_text()
     (later / "Chart.yaml").write_text(re.sub(r"^(version|appVersion): .*", r'\1: "2.7.1"', text, flags=re.M))
     changed = everything(fullnameOverride="other", commonLabels={"team": "b", "tier": "x"}, pod={"labels": {"a": "b"}}, keep={"pod": {"labels": {"c": "d"}}})
@@ -444,9 +443,15 @@ def test_what_cannot_work_is_refused_with_what_to_do(chart, values, said):
     assert "geheim" not in str(refused.value)
 
 
+def test_the_source_is_refused_for_what_it_lacks():
+    for part in ("prometheusRule", "dashboard"):
+        with pytest.raises(Refused, match="packaging/helm/build packs them into it"):
+            render_text(CHART, {**DATABASE, "metrics": {part: {"enabled": True}}})
+
+
 def test_notes_say_what_to_do_next(tmp_path):
     # helm prints them to those who install, which needs a cluster: here they are a manifest's text.
-    own = shutil.copytree(CHART, tmp_path / "pgonce")
+    own = unpacked(tmp_path)
     notes = (own / "templates/NOTES.txt").read_text()
     (own / "templates/notes.yaml").write_text('{{ define "notes" }}' + notes + '{{ end }}apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {text: {{ include "notes" . | quote }}}\n')
     said = {name: render(own, values).one("ConfigMap", "notes")["data"]["text"] for name, values in COMBINATIONS.items()}

@@ -421,6 +421,15 @@ def template(server):
     return server.template_of_pages
 
 
+def link_standins(place):
+    """Makes the folder: the programs of standins/, and each name by which one of them is called."""
+    place.mkdir()
+    named = subprocess.run([STANDINS / "standin"], capture_output=True, text=True, check=True).stdout.split()
+    for name in {*named, *(path.name for path in STANDINS.iterdir())} - {"standin"}:
+        (place / name).symlink_to(STANDINS / ("standin" if name in named else name))
+    return place
+
+
 class Run:
     """A page in its folder. server: Postgres. language: whose blocks are run besides those that are nobody's."""
 
@@ -449,7 +458,7 @@ class Run:
             if given.BEFORE:
                 self.database.execute(given.BEFORE)
         kept = {name: value for name, value in clean_environment().items() if not re.match(r"PGONCE$|NODE_(?!EXTRA_CA)|VIRTUAL_ENV|PYTHON|GOFLAGS|MAVEN_|JAVA_TOOL|PORT$|DATABASE", name)}
-        path = f"{STANDINS}:{BUILD / 'cli'}:{find_bindir()}:{kept['PATH']}:/usr/local/go/bin:/usr/sbin"
+        path = f"{link_standins(self.place / 'standins')}:{BUILD / 'cli'}:{find_bindir()}:{kept['PATH']}:/usr/local/go/bin:/usr/sbin"
         self.environment = {
             **kept, "PATH": path, "PGHOST": str(self.server.directory), "PGPORT": str(PG_PORT), "PGUSER": "postgres", "PGDATABASE": given.NAME if given.DATABASE else "postgres",
             "PGONCE": str(ROOT), "USER": pwd.getpwuid(os.geteuid()).pw_name, "PWD": str(self.folder), "PGONCE_PAGE": self.mark.partition("=")[2], "PGONCE_PAGES_ROOT": str(ROOT), "PGONCE_PAGES_BUILD": str(BUILD),
