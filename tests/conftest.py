@@ -2,6 +2,7 @@
 """The fixtures that all Python tests share: one private server for the run, a fresh database with the contract for
 each test."""
 
+import collections
 import os
 import random
 import signal
@@ -31,6 +32,8 @@ GROUPS = {"dev": ("cli/test_dev", "examples/test_demo")}
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 # Files whose tests take long each and share nothing: any worker takes the next of them.
 SPLIT = ("torture/test_torture", "pages/test_pages")
+# Each of these is a whole system under load: so many begin, and the rest comes after the next file of LONG, when those are over.
+TOGETHER = {"torture/test_torture": 3}
 # What takes long comes first, so that little waits for it in the end; and it is not in `make check`.
 LONG = (
     "dev", "torture/test_torture", "pages/test_pages", "model/test_model", "contract/test_retention_property", "console/test_broken_console", "console/test_console", "end_to_end/test_orders",
@@ -74,14 +77,16 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     """With several workers the tests of a file stay together, in order, with what they share; those that measure time come at the end."""
     here = config.rootpath / "tests"
-    place = {}
+    place, met = {}, collections.Counter()
     for item in items:
         file = item.path.relative_to(here).with_suffix("").as_posix() if item.path.is_relative_to(here) else item.path.stem
         group = GROUP_OF.get(file, file)
         alone = item.get_closest_marker("alone") is not None
         if group in LONG:
             item.add_marker(pytest.mark.long)
-        place[item] = (alone, LONG.index(group) if group in LONG else len(LONG))
+        met[group] += 1
+        late = 1.5 if met[group] > TOGETHER.get(group, met[group]) else 0
+        place[item] = (alone, LONG.index(group) + late if group in LONG else len(LONG))
         item.add_marker(pytest.mark.xdist_group(f"alone/{group}" if alone else f"{group}/{item.name}" if group in SPLIT else group))
         if (plain := item.get_closest_marker("plain")) and os.environ.get("PGONCE_SANITIZED") == "yes":
             item.add_marker(pytest.mark.skip(reason=plain.args[0]))

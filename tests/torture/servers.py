@@ -22,7 +22,7 @@ from harness.postgres import clean_environment, install_script, tied, wait_until
 from . import doors, facts as facts_of, history, published
 from .processes import Broker, Job, Node
 from .reborn import Reborn
-from .system import NODE, PATIENCE_S, ROLES, SHIM, NotNow
+from .system import FIRST_PATIENCE_S, NODE, ROLES, SHIM, NotNow
 from .workload import AGGREGATES, Workload
 
 HERE = pathlib.Path(__file__).parent
@@ -94,7 +94,7 @@ class Servers:
         self._wait_for_servers()
         if self.nodes[0].server.version < 15:
             raise RuntimeError("slots move from PostgreSQL 15 on")
-        wait_until(self.broker.is_ready, "the broker", PATIENCE_S)
+        wait_until(self.broker.is_ready, "the broker", FIRST_PATIENCE_S)
         self.broker.harness.add_stream("TORTURE", "torture.>", duplicate_window=100_000_000)
         self._databases()
         for node in self.nodes:
@@ -110,7 +110,7 @@ class Servers:
 
     def _wait_for_servers(self):
         for server in self.servers:
-            wait_until(server.is_ready, server.name, PATIENCE_S)
+            wait_until(server.is_ready, server.name, FIRST_PATIENCE_S)
 
     def _databases(self):
         first, *others = self.nodes

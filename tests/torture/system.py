@@ -41,6 +41,7 @@ SMALL_BYTES = 1300  # of a batch of Kafka: more than any event has, and less tha
 SHARED = ("kafka", "sqs")  # brokers that give the messages to several consumers at a time, in order
 SURELY_SYNCHRONOUS_S = 10  # longer than a fault stops a process
 PATIENCE_S = 120  # a start, on a machine that has much to do
+FIRST_PATIENCE_S = 5 * PATIENCE_S  # of all of them at once, beside those of other runs
 SHIM = BUILD / "tests/torture/torture_shim.so"
 REPLICA = "torture_standby"
 
@@ -191,19 +192,19 @@ class System:
         self.warehouse = self._node("postgres-w")
         for node in (self.primary, self.warehouse):
             self._begin(node)
-        self._await(self.primary, self.warehouse)
+        self._await(self.primary, self.warehouse, patience_s=FIRST_PATIENCE_S)
         self._databases()
         self._links()
         self.standby = self._node("postgres-b", copy_of=self.primary.server)
         self._follow(self.standby)
         self._begin(self.standby)
-        self._await(self.broker)
+        self._await(self.broker, patience_s=FIRST_PATIENCE_S)
         self._topics()
         self._jobs()
-        self._await(*self.processes)
-        wait_until(lambda: self._follows("async"), "the standby", PATIENCE_S)
+        self._await(*self.processes, patience_s=FIRST_PATIENCE_S)
+        wait_until(lambda: self._follows("async"), "the standby", FIRST_PATIENCE_S)
         self._wait_for_standby()
-        wait_until(self.in_sync, "the standby", PATIENCE_S)
+        wait_until(self.in_sync, "the standby", FIRST_PATIENCE_S)
         self.threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in (self._tend, self._keep_standby)]
         for thread in self.threads:
             thread.start()
